@@ -15,11 +15,11 @@ from determinism.comparison.result import (
     Evidence,
     OutputDifference,
     Recorded,
-    RunSummary,
     Trouble,
     ValueExample,
     Visible,
 )
+from determinism.comparison.run_facts import RunSummary
 from determinism.op_semantics import Op, semantics_of
 from determinism.trace.schema import Frame
 from determinism.types import Kind, Verdict

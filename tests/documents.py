@@ -200,6 +200,7 @@ def flooded(text: str) -> dict[str, Any]:
         found[key] = crowded[key]
     found["missing"] = [{"id": text, "site": make_place(1, text), "fix": text}]
     found["leftovers"] = [{"file": text, "changed_in": 1, "read_in": 2, "change": "created"}]
+    found["printed"] = {"runs": [1, 2], "first": text, "second": text}
     found["open_settings"] = [{"name": text, "why": text}]
     found["extra_runs"] = {"count": 2, "racy": [text]}
     found["recorded"]["blind_spots"][0]["share"] = None

@@ -12,8 +12,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from determinism import state as state
     from determinism.batch.session import check_batch_invariance as check_batch_invariance
-    from determinism.comparison.narrowing import Narrowing as Narrowing
-    from determinism.comparison.narrowing import Window as Window
     from determinism.comparison.result import BatchFindings as BatchFindings
     from determinism.comparison.result import BatchKind as BatchKind
     from determinism.comparison.result import BlindSpot as BlindSpot
@@ -25,14 +23,12 @@ if TYPE_CHECKING:
     from determinism.comparison.result import Divergence as Divergence
     from determinism.comparison.result import Evidence as Evidence
     from determinism.comparison.result import Experiment as Experiment
-    from determinism.comparison.result import FileChange as FileChange
     from determinism.comparison.result import Fix as Fix
     from determinism.comparison.result import FlowEdge as FlowEdge
     from determinism.comparison.result import FlowNode as FlowNode
     from determinism.comparison.result import FlowOutput as FlowOutput
     from determinism.comparison.result import InputDifference as InputDifference
     from determinism.comparison.result import Inside as Inside
-    from determinism.comparison.result import Leftover as Leftover
     from determinism.comparison.result import Likeness as Likeness
     from determinism.comparison.result import Loss as Loss
     from determinism.comparison.result import Missing as Missing
@@ -41,7 +37,6 @@ if TYPE_CHECKING:
     from determinism.comparison.result import Recorded as Recorded
     from determinism.comparison.result import ResumeFindings as ResumeFindings
     from determinism.comparison.result import RowDifference as RowDifference
-    from determinism.comparison.result import RunSummary as RunSummary
     from determinism.comparison.result import Status as CauseStatus
     from determinism.comparison.result import StepHistory as StepHistory
     from determinism.comparison.result import StepSpan as StepSpan
@@ -51,6 +46,12 @@ if TYPE_CHECKING:
     from determinism.comparison.result import ValuesApart as ValuesApart
     from determinism.comparison.result import ValueStep as ValueStep
     from determinism.comparison.result import Visible as Visible
+    from determinism.comparison.run_facts import FileChange as FileChange
+    from determinism.comparison.run_facts import Leftover as Leftover
+    from determinism.comparison.run_facts import Narrowing as Narrowing
+    from determinism.comparison.run_facts import PrintedDifference as PrintedDifference
+    from determinism.comparison.run_facts import RunSummary as RunSummary
+    from determinism.comparison.run_facts import Window as Window
     from determinism.errors import DeterminismError as DeterminismError
     from determinism.errors import LaunchError as LaunchError
     from determinism.errors import StateError as StateError
@@ -94,12 +95,12 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "determinism.batch.session": "check_batch_invariance",
-    "determinism.comparison.narrowing": "Narrowing Window",
     "determinism.comparison.result":
         "BatchFindings BatchKind BlindSpot Cause Comparison Dataflow DeadDifference Diagnosis Divergence "
-        "Evidence Experiment FileChange Fix FlowEdge FlowNode FlowOutput InputDifference Inside Leftover Likeness Loss "
-        "Missing OutputDifference Parting Recorded ResumeFindings RowDifference RunSummary StepHistory StepSpan TrainingModule "
+        "Evidence Experiment Fix FlowEdge FlowNode FlowOutput InputDifference Inside Likeness Loss "
+        "Missing OutputDifference Parting Recorded ResumeFindings RowDifference StepHistory StepSpan TrainingModule "
         "Trouble ValueExample ValueStep ValuesApart Visible CauseStatus",
+    "determinism.comparison.run_facts": "FileChange Leftover Narrowing PrintedDifference RunSummary Window",
     "determinism.errors": "DeterminismError LaunchError StateError TraceError UsageError",
     "determinism.frameworks.session": "Recording",
     "determinism.knowledge.query": "Base Framework Mode OpStatus status",
@@ -123,8 +124,8 @@ __all__ = [
     "Dataflow", "DeadDifference", "DeterminismError", "Device", "Diagnosis", "Direction", "Divergence", "Effect",
     "Evidence", "Experiment", "FileChange", "Fix", "FlowEdge", "FlowNode", "FlowOutput", "Frame", "Framework",
     "InputDifference", "Inside", "Kind", "LaunchError", "Leftover", "Level", "Likeness", "Loss", "Measurement", "Missing",
-    "Mode", "Narrowing", "Op", "OpRule", "OpStatus", "OpVerdict", "OutputDifference", "Parting", "Patches", "Recorded",
-    "Recording", "Remaining", "ResumeFindings", "RowDifference", "RunSummary", "Seeds", "Setting", "Settings",
+    "Mode", "Narrowing", "Op", "OpRule", "OpStatus", "OpVerdict", "OutputDifference", "Parting", "Patches",
+    "PrintedDifference", "Recorded", "Recording", "Remaining", "ResumeFindings", "RowDifference", "RunSummary", "Seeds", "Setting", "Settings",
     "Source", "SourceKind", "StateError", "StepHistory", "StepSpan", "TraceError", "TrainingModule", "Trouble",
     "UsageError", "ValueExample", "ValueStep", "ValuesApart", "Verdict", "VersionRange", "Visible", "Window", "check",
     "check_batch_invariance", "compare", "enable", "patch", "record", "seed", "state", "status", "step",

@@ -41,16 +41,16 @@ def test_no_more_runs_than_asked_for(tmp_path: Path) -> None:
 
 
 def test_numbers_that_are_computed_without_tensors_and_differ_are_shown(tmp_path: Path) -> None:
-    """Of the first run the output goes to the terminal; of the others it is kept."""
     program = tmp_path / "score.py"
     program.write_text(
         f"import os, runpy, sys\nsys.path.insert(0, {str(TINY)!r})\nrunpy.run_path({RACY[1]!r})\nprint('score', int.from_bytes(os.urandom(4), 'big'))\n"
     )
-    finished = check(tmp_path, "-n", "3", "--", sys.executable, str(program), "0")
+    finished = check(tmp_path, "--", sys.executable, str(program), "0")
     assert finished.status == 0
-    assert 'No tensor differs, but run 2 printed "score ' in finished.text
-    finished = check(tmp_path, "-n", "3", "--", *RACY, "0")
-    assert "No tensor differs" not in finished.text
+    assert "no tensor differs, but run 1 printed: score " in finished.text
+    assert finished.report["printed"]["runs"] == [1, 2]
+    finished = check(tmp_path, "--", *RACY, "0")
+    assert finished.report["printed"] is None
 
 
 def test_no_more_runs_where_nothing_is_racy(tmp_path: Path) -> None:

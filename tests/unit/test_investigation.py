@@ -9,15 +9,8 @@ from typing import Any
 
 import pytest
 
-from determinism.comparison.result import (
-    Comparison,
-    Diagnosis,
-    Divergence,
-    Evidence,
-    Leftover,
-    OutputDifference,
-    Recorded,
-)
+from determinism.comparison.result import Comparison, Diagnosis, Divergence, Evidence, OutputDifference, Recorded
+from determinism.comparison.run_facts import Leftover
 from determinism.diagnose.experiments import BudgetSpent, Hypothesis, Intervention, Rate, Trial, causes
 from determinism.diagnose.investigation import Investigation
 from determinism.diagnose.sources import LedBy, Source, SourceSite, Unprobed

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from determinism.launch import check
-from determinism.launch.check import FailFast
+from determinism.launch import further_runs
+from determinism.launch.further_runs import FailFast
 from determinism.trace.opening import open_trace
 from determinism.trace.schema import FAIL_FAST
 from tests.traces import TraceBuilder
@@ -16,8 +16,8 @@ from tests.traces import TraceBuilder
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "_LEAST_SECONDS", 0.01)
-    monkeypatch.setattr(check, "_SHARE", 0)
+    monkeypatch.setattr(further_runs, "_LEAST_SECONDS", 0.01)
+    monkeypatch.setattr(further_runs, "_SHARE", 0)
 
 
 def step(run: TraceBuilder, weight: str = "weight", *, extra: bool = False) -> None:

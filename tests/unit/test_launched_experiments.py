@@ -8,10 +8,11 @@ from typing import Any, NoReturn, cast
 
 import pytest
 
+from determinism.comparison.run_facts import PrintedDifference
 from determinism.diagnose.experiments import BudgetSpent, Intervention
 from determinism.factors.catalog import Action
 from determinism.launch.check import LaunchedExperiments
-from determinism.launch.io import beyond_tensors
+from determinism.launch.io import printed_difference
 from determinism.run_spec import FixedSource
 
 SEED = Intervention(factors=frozenset({("torch-seed", Action.FIXED)}))
@@ -78,6 +79,12 @@ def test_of_many_places_two_are_named_and_the_rest_counted() -> None:
         ("<object at 0x7f0011223344>", "<object at 0x7f0011223388>", False),
         ("loss 1.5\n\x1b[32mdone\x1b[0m", "loss 1.5\ndone", False),
         ("saved as tmpa1", "nothing was saved", False),
+        ("loss 0.5 step_time 0.12", "loss 0.5 step_time 0.13", False),
+        ("samples/sec: 31", "samples/sec: 33", False),
+        ("runs/20261128_043311", "runs/20261128_043312", False),
+        ("started at 1764304391.2", "started at 1764304394.9", False),
+        ("serving at localhost:43211", "serving at localhost:40123", False),
+        ("lr 0.001 timesteps 100", "lr 0.002 timesteps 100", True),
     ],
 )
 def test_numbers_that_only_some_runs_printed_are_shown_unless_they_are_of_the_machine(
@@ -86,13 +93,11 @@ def test_numbers_that_only_some_runs_printed_are_shown_unless_they_are_of_the_ma
     logs = [tmp_path / f"run-{number}.log" for number in (1, 2, 3, 4)]
     for log, text in zip(logs[1:], (first, first, second), strict=True):
         log.write_text(f"same 1\n{text}\n", encoding="utf-8")
-    said = beyond_tensors("", logs)
-    assert [text.startswith("No tensor differs, but run 2 printed ") for text in said] == [True] * shown
-    assert not shown or (first in said[0] and f'and run 4 "{second}"' in said[0])
+    found = printed_difference(logs)
+    assert found == (PrintedDifference((2, 4), first, second) if shown else None)
 
 
-def test_where_no_output_differs_what_lint_foresaw_is_named(tmp_path: Path) -> None:
+def test_output_that_is_not_there_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "run-2.log").write_text("1\n")
-    (said,) = beyond_tensors("train.py:3", [tmp_path / "run-1.log", tmp_path / "run-2.log"])
-    assert said == "train.py:3 changed no tensor. What the program computes without tensors is not compared."
-    assert beyond_tensors("", [tmp_path / "run-2.log"]) == []
+    assert printed_difference([tmp_path / "run-1.log", tmp_path / "run-2.log"]) is None
+    assert printed_difference([tmp_path / "run-1.log"]) is None

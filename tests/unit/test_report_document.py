@@ -70,6 +70,7 @@ def test_the_document_of_two_equal_runs() -> None:
         "absorbed": False,
         "dead_differences": {"count": 0, "first": []},
         "leftovers": [],
+        "printed": None,
         "extra_runs": {"count": 0, "racy": []},
         "open_settings": [],
         "evidence": None,

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from determinism.comparison.result import Comparison, FileChange, Fix, Leftover
+from determinism.comparison.result import Comparison, Fix
+from determinism.comparison.run_facts import FileChange, Leftover
 from determinism.report.document import document
 from determinism.report.terminal import render
 from tests.builders import make_comparison, make_different, make_frame, make_inconclusive

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import click
 
 from determinism.cli.options import Reports, defect
-from determinism.comparison.result import Comparison, Recorded, RunSummary, Trouble
+from determinism.comparison.result import Comparison, Recorded, Trouble
+from determinism.comparison.run_facts import RunSummary
 from determinism.errors import DeterminismError, LaunchError, legible
 from determinism.launch.io import ends_within_line
 from determinism.launch.program import INTERRUPTED, Interrupted, ProgressCallback

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from determinism.comparison.fingerprints import stream_of
-from determinism.comparison.narrowing import Narrowing
 from determinism.comparison.processes import ProcessPair
-from determinism.comparison.result import BlindSpot, Comparison, Divergence, Recorded, RunSummary, Trouble
+from determinism.comparison.result import BlindSpot, Comparison, Divergence, Recorded, Trouble
+from determinism.comparison.run_facts import Narrowing, RunSummary
 from determinism.environment import EnvironmentDifference, weight_of
 from determinism.errors import UsageError
 from determinism.op_semantics import Op, OpSemantics

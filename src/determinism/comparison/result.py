@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,10 +9,9 @@ from enum import StrEnum
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from determinism.comparison.narrowing import Narrowing
+from determinism.comparison.run_facts import Leftover, Narrowing, PrintedDifference, RunSummary
 from determinism.errors import DeterminismError, DifferenceError
 from determinism.op_semantics import Op, OpSemantics
-from determinism.redaction import redacted
 from determinism.trace.schema import Frame
 from determinism.types import Kind, Verdict
 
@@ -457,39 +455,6 @@ class Trouble:
     message: str
 
 
-class FileChange(enum.StrEnum):
-    """How a file came to change during a run."""
-
-    CREATED = "created"
-    """A process of the run was seen to create it: removing it restores what that run started from."""
-    OVERWRITTEN = "overwritten"
-    """A process of the run was seen to write it, and it existed before any run did so."""
-    UNSEEN = "unseen"
-    """No process of the run was seen to write it, so it may have been changed by somebody else."""
-
-
-@dataclass(frozen=True)
-class Leftover:
-    """A file that changed during one run and that a later one read before it wrote to it: the runs did not start alike.
-
-    Runs count from 1.
-    """
-
-    file: str
-    changed_in: int
-    read_in: int
-    is_copied: bool
-    """Whether a fresh copy of the working directory would have hidden it."""
-    site: Frame | None = None
-    """The line of the program that opened it to read."""
-    # Danger: only what is CREATED may be suggested for removal; all else may be the user's own data.
-    change: FileChange = FileChange.UNSEEN
-    cache: str | None = None
-    """Whose compile cache it lies in; None if in none."""
-    is_folder: bool = False
-    """Whether it was a folder at the end of the run that read it."""
-
-
 @dataclass(frozen=True)
 class Missing:
     """Something that a checkpoint lacks, so that a resumed run does not go on as the full one."""
@@ -513,29 +478,6 @@ class ResumeFindings:
 
     missing: Sequence[Missing] = ()
     """What the checkpoint lacks, as far as that is known."""
-
-
-@dataclass(frozen=True)
-class RunSummary:
-    """How one run went."""
-
-    command: Sequence[str]
-    exit_status: int | None
-    stopped_by: str | None
-    """Signal name, `steps`, `fail-fast`, `interrupt`, `max-disk` …; None for a run that ended by itself."""
-    seconds: float
-    trace: str | None
-    waited: float = 0.0
-    """How many of the seconds it was ready to run and had no processor, as on a busy machine."""
-
-    @property
-    def idle_seconds(self) -> float:
-        """About how long it takes on an idle machine: limits and budgets count these."""
-        return max(0.0, self.seconds - self.waited)
-
-    def __post_init__(self) -> None:
-        """Hide secrets of the command line, also those that an older version stored."""
-        object.__setattr__(self, "command", redacted(list(self.command)))
 
 
 @dataclass(frozen=True)
@@ -589,6 +531,8 @@ class Comparison:
     """Which run, from 1, is compared with the first one there."""
     level: str = "op"
     leftovers: Sequence[Leftover] = ()
+    printed: PrintedDifference | None = None
+    """Numbers that two runs printed and that differ; looked for where no tensor differs."""
     extra_runs: int = 0
     """How many of the runs were made beyond what was asked for, because two equal runs of such a program prove little."""
     racy: Sequence[str] = ()

@@ -13,7 +13,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
 
-from determinism.comparison.result import Comparison, Divergence, FileChange, Leftover, is_repeatable, what_op_does
+from determinism.comparison.result import Comparison, Divergence, is_repeatable, what_op_does
+from determinism.comparison.run_facts import FileChange, Leftover
 from determinism.diagnose.code_changes import code_fix, is_of_seed, source_of
 from determinism.diagnose.experiments import Hypothesis, Intervention, Trial, sites_of
 from determinism.diagnose.program_flow import Found, Module, Program, fixes_hashes, given_to
@@ -85,7 +86,6 @@ _BY_FACTOR = {
 """Sources that are fixed as a whole: a fixed value at one line would not be what a fix gives. Where threads take turns, none is too late."""
 
 _SHOWN = 60
-
 _TIMER = "timer"
 _SELDOM_AT_FAULT = ("clock", "process-id", "entropy", "id", "machine-state", "file-time")
 """Sources that many programs only log."""

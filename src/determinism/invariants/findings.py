@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from determinism.comparison.result import Comparison, Recorded, RunSummary
+from determinism.comparison.result import Comparison, Recorded
+from determinism.comparison.run_facts import RunSummary
 from determinism.report.document import contexts, document
 from determinism.report.entries import Entry, Section, counted, line_of, listed, path_text, short_op, site_entry
 from determinism.report.story import story_document

@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import shutil
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -16,10 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from determinism.comparison.ordered import compare_processes, up_to_common_step
-from determinism.comparison.partners import alone
 from determinism.comparison.records import read_unwritten
-from determinism.comparison.result import Comparison, RunSummary
+from determinism.comparison.result import Comparison
+from determinism.comparison.run_facts import RunSummary
 from determinism.comparison.runs import compare_runs
 from determinism.diagnose.confirm import executions
 from determinism.diagnose.experiments import (
@@ -35,13 +33,14 @@ from determinism.diagnose.hypotheses import likely_hypotheses
 from determinism.diagnose.investigation import Investigation, likely_causes_left
 from determinism.diagnose.program_flow import fixes_hashes
 from determinism.diagnose.sources import differing_sources, seeding_calls, unprobed_modules
-from determinism.errors import DeterminismError, LaunchError, TraceError, UsageError
+from determinism.errors import DeterminismError, LaunchError, UsageError
 from determinism.exit_status import exit_phrase
 from determinism.factors.catalog import Action, obstacle, perturbed_variables
 from determinism.launch.enabling_child import ENTROPY_PREFIX
 from determinism.launch.further_runs import (
     TIMED_RULES,
     EvidenceRuns,
+    FailFast,
     ShortRuns,
     default_budget,
     duration,
@@ -54,7 +53,7 @@ from determinism.launch.further_runs import (
     why_not_searched,
 )
 from determinism.launch.interpreter import check_interpreter, script_of
-from determinism.launch.io import OutputFolder, StandardInput, beyond_tensors, is_unread
+from determinism.launch.io import OutputFolder, StandardInput, is_unread, printed_difference
 from determinism.launch.program import Announce, Interrupted, ProgramExit, ProgressCallback, never, unannounced
 from determinism.launch.record import RunResult, Unfinished, require_recorded
 from determinism.launch.runs import (
@@ -73,74 +72,10 @@ from determinism.launch.runs import (
 from determinism.lint.run import LintedCandidates, foreseen, timed_rules
 from determinism.run_spec import RunSpec
 from determinism.trace.files import make_private_folder
-from determinism.trace.opening import open_trace, snapshot_live_trace
-from determinism.trace.reader import ProcessTrace, Trace
-from determinism.trace.schema import FAIL_FAST, PROCESSES_FOLDER, TIME_LIMIT, Frame
+from determinism.trace.opening import open_trace
+from determinism.trace.reader import Trace
+from determinism.trace.schema import FAIL_FAST, TIME_LIMIT, Frame
 from determinism.types import Kind, Verdict
-
-# Follows a run while it goes on, and tells when it has shown a difference from the first one.
-
-_LEAST_SECONDS = 0.5
-_SHARE = 10
-"""Between two looks passes this many times what a look takes, so that looking never takes much from the program."""
-
-
-class FailFast:
-    """Compares what there is of a run with the first one, again and again, in a thread; a context that ends with the run.
-
-    Only whole steps are compared, and only live differences count, so what differs now differs at the end as well. Of threads
-    and pools, whose records come in any order, only what reaches the rest of the program is looked at. So of programs that
-    are started beside each other: which is which is known only at the end.
-    """
-
-    def __init__(self, first: Trace, folder: Path) -> None:
-        """Nothing is looked at yet.
-
-        Args:
-            first: The first run.
-            folder: The trace of the run that is about to begin.
-        """
-        self._first = {process.key: process for process in alone(first)}
-        self._folder = folder
-        self._pictures = folder.with_name(f"{folder.name}.pictures")
-        self._ended = threading.Event()
-        self._differs = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="fail fast", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._ended.set()
-        self._thread.join()
-        shutil.rmtree(self._pictures, ignore_errors=True)
-
-    def why_stop(self) -> str | None:
-        """Why the run may end: it differs."""
-        return FAIL_FAST if self._differs.is_set() else None
-
-    def _follow(self) -> None:
-        pause = _LEAST_SECONDS
-        while not self._ended.wait(pause):
-            began = time.monotonic()
-            if any(self._process_differs(key) for key in self._first):
-                self._differs.set()
-                return
-            pause = max(_LEAST_SECONDS, _SHARE * (time.monotonic() - began))
-
-    def _process_differs(self, key: str) -> bool:
-        picture = self._pictures / key
-        try:
-            if self._ended.is_set() or not snapshot_live_trace(self._folder / PROCESSES_FOLDER / key, picture):
-                return False
-            # Of its own: the first run is read elsewhere too.
-            whole = up_to_common_step(ProcessTrace(self._first[key].folder), ProcessTrace(picture))
-            return whole is not None and compare_processes(*whole).divergence is not None
-        except (TraceError, OSError):
-            # It ends or begins just now; the comparison after its end says what is wrong with it.
-            return False
-
 
 # Makes the runs of experiments, within a budget of time.
 
@@ -608,8 +543,12 @@ class Check:
             comparison = self._confirmed(comparison, traces)
             comparison = self._explained(comparison, standard_input, traces)
         if comparison.verdict is Verdict.SAME:
-            for text in beyond_tensors(self._foreseen, [output.log(f"run-{at + 1}") for at in range(len(self.runs))]):
-                self.warn(text)
+            printed = printed_difference([output.log(f"run-{number + 1}") for number in range(len(self.runs))])
+            comparison = replace(comparison, printed=printed)
+            if self._foreseen and printed is None:
+                self.warn(
+                    f"{self._foreseen} changed no tensor. What the program computes without tensors is not compared."
+                )
         return self._tidied(comparison)
 
     def _say_what_is_foreseen(self) -> None:
@@ -637,7 +576,8 @@ class Check:
     def _make(self, traces: list[Trace], name: str, title: str, spec: RunSpec | None = None) -> None:
         """Make one more run and open its trace."""
         trace = self._output.trace(name)
-        log = self._output.log(name) if self.runs or self.hides_output else None
+        log = self._output.log(name)
+        is_shown = not (self.runs or self.hides_output)
         with ExitStack() as stack:
             why_stop: Callable[[], str | None] = never
             if self.request.fail_fast and traces:
@@ -646,8 +586,11 @@ class Check:
                 result = self._series.make(
                     name,
                     title,
-                    self.announce(title, log, seconds=max((run.seconds for run in self.runs), default=None)),
+                    self.announce(
+                        title, None if is_shown else log, seconds=max((run.seconds for run in self.runs), default=None)
+                    ),
                     log=log,
+                    is_shown=is_shown,
                     why_stop=why_stop,
                     spec=spec,
                 )
@@ -658,7 +601,7 @@ class Check:
                 self._add_run(trace, unfinished.program_exit)
                 raise
         self._add_run(trace, result)
-        if log is None and result.exit_status and is_unread():
+        if is_shown and result.exit_status and is_unread():
             raise LaunchError(
                 "output-unread",
                 f"The program ended with {exit_phrase(result.exit_status)}, and the reader of its output is gone, as "

@@ -1,16 +1,21 @@
-"""Runs of a check beyond those that a verdict takes: how long they may take, and those that look closely at one record."""
+"""Runs of a check beyond those that a verdict takes, how long they may take, and when a run may end because it differs."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import tempfile
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from determinism.comparison.ordered import compare_processes, up_to_common_step
+from determinism.comparison.partners import alone
 from determinism.comparison.result import Comparison, Diagnosis, Divergence, Evidence
 from determinism.diagnose.confirm import (
     MOST_BYTES,
@@ -27,7 +32,7 @@ from determinism.diagnose.experiments import (
     is_never_seeded,
 )
 from determinism.diagnose.reproducer import NotReproducible, write_reproducer
-from determinism.errors import DeterminismError
+from determinism.errors import DeterminismError, TraceError
 from determinism.launch import runs
 from determinism.launch.io import OutputFolder
 from determinism.launch.program import INTERRUPTED, Announce, Interrupted
@@ -38,12 +43,9 @@ from determinism.launch.runs import (
 )
 from determinism.redaction import redacted
 from determinism.trace.files import make_private_folder
-from determinism.trace.reader import Trace
-from determinism.trace.schema import (
-    CAPTURED_INPUTS_FILE,
-    CAPTURED_OUTPUTS_FILE,
-    PROCESSES_FOLDER,
-)
+from determinism.trace.opening import snapshot_live_trace
+from determinism.trace.reader import ProcessTrace, Trace
+from determinism.trace.schema import CAPTURED_INPUTS_FILE, CAPTURED_OUTPUTS_FILE, FAIL_FAST, PROCESSES_FOLDER
 
 # How long further runs take, and what is said where none are made.
 
@@ -402,3 +404,67 @@ def racy_work(trace: Trace) -> list[str]:
         trace: Of the run.
     """
     return [str(word) for process in trace.processes for word in process.description.get("racy") or []]
+
+
+# Follows a run while it goes on, and tells when it has shown a difference from the first one.
+
+_LEAST_SECONDS = 0.5
+_SHARE = 10
+"""Between two looks passes this many times what a look takes, so that looking never takes much from the program."""
+
+
+class FailFast:
+    """Compares what there is of a run with the first one, again and again, in a thread; a context that ends with the run.
+
+    Only whole steps are compared, and only live differences count, so what differs now differs at the end as well. Of threads
+    and pools, whose records come in any order, only what reaches the rest of the program is looked at. So of programs that
+    are started beside each other: which is which is known only at the end.
+    """
+
+    def __init__(self, first: Trace, folder: Path) -> None:
+        """Nothing is looked at yet.
+
+        Args:
+            first: The first run.
+            folder: The trace of the run that is about to begin.
+        """
+        self._first = {process.key: process for process in alone(first)}
+        self._folder = folder
+        self._pictures = folder.with_name(f"{folder.name}.pictures")
+        self._ended = threading.Event()
+        self._differs = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="fail fast", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        shutil.rmtree(self._pictures, ignore_errors=True)
+
+    def why_stop(self) -> str | None:
+        """Why the run may end: it differs."""
+        return FAIL_FAST if self._differs.is_set() else None
+
+    def _follow(self) -> None:
+        pause = _LEAST_SECONDS
+        while not self._ended.wait(pause):
+            began = time.monotonic()
+            if any(self._process_differs(key) for key in self._first):
+                self._differs.set()
+                return
+            pause = max(_LEAST_SECONDS, _SHARE * (time.monotonic() - began))
+
+    def _process_differs(self, key: str) -> bool:
+        picture = self._pictures / key
+        try:
+            if self._ended.is_set() or not snapshot_live_trace(self._folder / PROCESSES_FOLDER / key, picture):
+                return False
+            # Of its own: the first run is read elsewhere too.
+            whole = up_to_common_step(ProcessTrace(self._first[key].folder), ProcessTrace(picture))
+            return whole is not None and compare_processes(*whole).divergence is not None
+        except (TraceError, OSError):
+            # It ends or begins just now; the comparison after its end says what is wrong with it.
+            return False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import itertools
-import json
 import os
 import re
 import select
@@ -20,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, ClassVar, Self
 
+from determinism.comparison.run_facts import PrintedDifference
 from determinism.errors import LaunchError, TraceError
 from determinism.trace.files import make_private_folder
 
@@ -110,11 +110,13 @@ def _ignore(folder: Path) -> None:
         file.write_text("*\n", encoding="utf-8")
 
 
-# Sends the output of a run to a log; where the terminal would have been, the program still finds one.
+# Sends the output of a run to a log; where the terminal would have been, the program still finds one. A run that is shown is copied to the
+# log on its way to where the output would have gone.
 
 _POLL_MILLISECONDS = 50
 _CHUNK_BYTES = 65536
 _OUTPUT_MODES, _LOCAL_MODES = 1, 3
+_STANDARD_OUTPUT, _STANDARD_ERROR = 1, 2
 
 
 class OutputLog:
@@ -124,14 +126,23 @@ class OutputLog:
     """
 
     leaves_line_open: ClassVar[bool | None] = None
-    """Whether the first output that went to a log ended within a line; None if none did. That of the run before it, which nobody keeps,
+    """Whether the first output that went to a log ended within a line; None if none did. That of a run before it, which nobody keeps,
     most likely ended alike."""
 
-    def __init__(self, log: Path | None) -> None:
+    def __init__(self, log: Path | None, *, is_shown: bool = False) -> None:
+        """Nothing is opened yet.
+
+        Args:
+            log: Where the output goes; None if it is inherited.
+            is_shown: Whether it goes to where it would have gone without us as well, as it comes.
+        """
         self.stdout: int | None = None
         self.stderr: int | None = None
         self._log = log
-        self._terminal: _Terminal | None = None
+        self._is_shown = is_shown
+        self._relay: _Relay | None = None
+        self._written: list[tuple[int, int]] = []
+        """Each regular file that the program writes to itself: its descriptor, and where the output begins."""
 
     def __enter__(self) -> Self:
         """Open the log.
@@ -144,92 +155,216 @@ class OutputLog:
             return self
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
         self._descriptor = os.open(self._log, flags, 0o600)
-        terminals = [stream for stream in (1, 2) if os.isatty(stream)]
-        if terminals:
-            self._terminal = _open_terminal(terminals[0], self._descriptor)
-        self.stdout, self.stderr = (
-            self._terminal.slave if self._terminal and stream in terminals else self._descriptor for stream in (1, 2)
-        )
+        self._relay = _Relay(self._descriptor)
+        try:
+            self.stdout, self.stderr = self._shown_streams() if self._is_shown else self._logged_streams()
+        except (OSError, termios.error) as error:
+            self._relay.close()
+            os.close(self._descriptor)
+            if not self._is_shown:
+                raise LaunchError(
+                    "terminal-unavailable",
+                    f"The first run writes to a terminal; no pseudo terminal can be opened for the later ones ({error}), so "
+                    f"they might behave differently. Send the command's output to a file or through `| cat`.",
+                ) from None
+            # Its output is inherited as it is, and nothing is known of it.
+            self._log.unlink(missing_ok=True)
+            self._log = None
         return self
+
+    def _logged_streams(self) -> tuple[int, int]:
+        assert self._relay is not None
+        terminals = [stream for stream in (_STANDARD_OUTPUT, _STANDARD_ERROR) if os.isatty(stream)]
+        terminal = self._relay.terminal(terminals[0], None) if terminals else self._descriptor
+        output, error = (
+            terminal if stream in terminals else self._descriptor for stream in (_STANDARD_OUTPUT, _STANDARD_ERROR)
+        )
+        return output, error
+
+    def _shown_streams(self) -> tuple[int | None, int | None]:
+        output = self._shown_stream(_STANDARD_OUTPUT)
+        if _are_alike(_STANDARD_OUTPUT, _STANDARD_ERROR):
+            # One channel for both, so that their order stays.
+            return output, output
+        return output, self._shown_stream(_STANDARD_ERROR)
+
+    def _shown_stream(self, stream: int) -> int | None:
+        """What the program gets in place of one of our own streams; None for the stream itself."""
+        assert self._relay is not None
+        try:
+            mode = os.fstat(stream).st_mode
+        except OSError:
+            return None
+        if os.isatty(stream):
+            return self._relay.terminal(stream, stream)
+        if not stat.S_ISREG(mode):
+            return self._relay.pipe(stream)
+        self._written.append((stream, _end_of_output(stream)))
+        return None
 
     def started(self) -> None:
         """The program has the descriptors now."""
-        if self._terminal is not None:
-            self._terminal.drain()
+        if self._relay is not None:
+            self._relay.start()
 
     def __exit__(self, *exception: object) -> None:
-        if self._terminal is not None:
-            self._terminal.close()
-        if self._log is not None:
-            if OutputLog.leaves_line_open is None:
-                OutputLog.leaves_line_open = _is_within_line(self._log, None)
-            os.close(self._descriptor)
+        if self._log is None:
+            return
+        assert self._relay is not None
+        self._relay.close()
+        for stream, begin in self._written:
+            with suppress(OSError):
+                _copy_part(stream, begin, _end_of_output(stream), self._descriptor)
+        if OutputLog.leaves_line_open is None:
+            OutputLog.leaves_line_open = _is_within_line(self._log, None)
+        os.close(self._descriptor)
 
 
-def _open_terminal(like: int, log: int) -> _Terminal:
+def _are_alike(one: int, other: int) -> bool:
+    """Whether two descriptors lead to the same pipe, file or terminal."""
     try:
-        return _Terminal(like, log)
-    except (OSError, termios.error) as error:
-        os.close(log)
-        raise LaunchError(
-            "terminal-unavailable",
-            f"The first run writes to a terminal; no pseudo terminal can be opened for the later ones ({error}), so "
-            f"they might behave differently. Send the command's output to a file or through `| cat`.",
-        ) from None
+        return os.path.samestat(os.fstat(one), os.fstat(other))
+    except OSError:
+        return False
 
 
-class _Terminal:
-    """A pseudo terminal of the same size as a real one, whose output goes to the log."""
+def _end_of_output(stream: int) -> int:
+    """Where the next output to a regular file would go."""
+    if fcntl.fcntl(stream, fcntl.F_GETFL) & os.O_APPEND:
+        return os.fstat(stream).st_size
+    # Whoever inherits the descriptor shares its offset.
+    return os.lseek(stream, 0, os.SEEK_CUR)
 
-    def __init__(self, like: int, log: int) -> None:
-        self._master, self.slave = os.openpty()
+
+def _copy_part(stream: int, begin: int, end: int, log: int) -> None:
+    with open(f"/dev/fd/{stream}", "rb", buffering=0) as file:
+        file.seek(begin)
+        while begin < end and (data := file.read(min(_CHUNK_BYTES, end - begin))):
+            os.write(log, data)
+            begin += len(data)
+
+
+class _Relay:
+    """Takes what a program writes to pipes and pseudo terminals, and puts it into the log and where it would have gone."""
+
+    def __init__(self, log: int) -> None:
         self._log = log
+        self._shown: dict[int, int | None] = {}
+        """Per end that is read, the descriptor that gets the same; None if only the log does."""
+        self._terminals: dict[int, int] = {}
+        """Per end of a pseudo terminal the terminal that it stands in for."""
+        self._of_program: list[int] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._copy, name="output of the program", daemon=True)
+
+    def terminal(self, like: int, shown: int | None) -> int:
+        """The program's end of a pseudo terminal that has the size of a real one.
+
+        Raises:
+            OSError: There is none.
+            termios.error: Its modes cannot be set.
+        """
+        master, slave = os.openpty()
+        self._add(master, slave, shown)
         attributes = termios.tcgetattr(like)
-        # The log gets the bytes that the program wrote, without carriage returns and without echoes.
+        # What comes out is what the program wrote, without carriage returns and without echoes.
         attributes[_OUTPUT_MODES] &= ~termios.OPOST
         attributes[_LOCAL_MODES] &= ~termios.ECHO
-        termios.tcsetattr(self.slave, termios.TCSANOW, attributes)
-        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, fcntl.ioctl(like, termios.TIOCGWINSZ, bytes(8)))
+        termios.tcsetattr(slave, termios.TCSANOW, attributes)
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, _size_of_terminal(like))
+        self._terminals[master] = like
+        return slave
 
-    def drain(self) -> None:
-        os.close(self.slave)
-        self._thread.start()
+    def pipe(self, shown: int) -> int:
+        """The program's end of a pipe.
+
+        Raises:
+            OSError: There is none.
+        """
+        read, write = os.pipe()
+        self._add(read, write, shown)
+        return write
+
+    def _add(self, read: int, of_program: int, shown: int | None) -> None:
+        self._shown[read] = shown
+        self._of_program.append(of_program)
+
+    def start(self) -> None:
+        """Begin; from now on only the program has its ends."""
+        self._close_ends_of_program()
+        if self._shown:
+            self._thread.start()
 
     def close(self) -> None:
+        """Take what is still there, and end."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
-        else:
-            os.close(self.slave)
-        os.close(self._master)
+        self._close_ends_of_program()
+        for read in self._shown:
+            os.close(read)
+        self._shown.clear()
+
+    def _close_ends_of_program(self) -> None:
+        while self._of_program:
+            os.close(self._of_program.pop())
 
     def _copy(self) -> None:
         poll = select.poll()
-        poll.register(self._master, select.POLLIN)
-        while True:
+        open_ends = set(self._shown)
+        for read in open_ends:
+            poll.register(read, select.POLLIN)
+        while open_ends:
             # Asked first: what was written before the program ended is there by then.
             stopping = self._stop.is_set()
-            try:
-                if not poll.poll(_POLL_MILLISECONDS):
-                    if stopping:
-                        return
-                    continue
-                data = os.read(self._master, _CHUNK_BYTES)
-            except OSError:
+            ready = poll.poll(_POLL_MILLISECONDS)
+            if not ready and stopping:
                 return
-            if not data:
-                return
-            self._write(data)
+            self._take_over_sizes()
+            for read, _ in ready:
+                if not self._pass_on(read):
+                    poll.unregister(read)
+                    open_ends.remove(read)
 
-    def _write(self, data: bytes) -> None:
+    def _pass_on(self, read: int) -> bool:
+        """Pass on what is there; gives whether more can come."""
         try:
-            while data:
-                data = data[os.write(self._log, data) :]
+            data = os.read(read, _CHUNK_BYTES)
         except OSError:
-            # A full disk must not stop the program, which would wait for its output to be taken.
-            pass
+            return False
+        # A full disk must not stop the program, which would wait for its output to be taken.
+        with suppress(OSError):
+            _write_all(self._log, data)
+        shown = self._shown[read]
+        if data and shown is not None:
+            try:
+                _write_all(shown, data)
+            except OSError:
+                # Nobody reads it any more, and the program learns that by its next output, as it would have.
+                self._shown.pop(read)
+                os.close(read)
+                return False
+        return bool(data)
+
+    def _take_over_sizes(self) -> None:
+        for master, like in self._terminals.items():
+            with suppress(OSError):
+                size = _size_of_terminal(like)
+                if self._shown.get(master) is not None and size != _size_of_terminal(master):
+                    fcntl.ioctl(master, termios.TIOCSWINSZ, size)
+
+
+def _size_of_terminal(terminal: int) -> bytes:
+    return fcntl.ioctl(terminal, termios.TIOCGWINSZ, bytes(8))
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        try:
+            data = data[os.write(descriptor, data) :]
+        except BlockingIOError:
+            # Somebody else who has the same pipe made it non-blocking.
+            _ready(descriptor, select.POLLOUT)
 
 
 class StandardInput:
@@ -383,8 +518,6 @@ def _ready(descriptor: int, event: int) -> bool:
 
 # Whether somebody still reads what the program prints.
 
-_STANDARD_OUTPUT, _STANDARD_ERROR = 1, 2
-
 
 def is_unread(descriptor: int = _STANDARD_OUTPUT) -> bool:
     """Whether a pipe or a socket has no reader any more, as after `| head`; files and terminals always have one."""
@@ -424,34 +557,33 @@ def _is_within_line(file: Path, end: int | None) -> bool:
 
 # What equal tensors do not show: results that a program computes without them.
 
-_NOT_COMPARED = "What the program computes without tensors is not compared."
 _MOST_OUTPUT = 1 << 20
 """Bytes of a log that are looked at."""
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _NUMBER = re.compile(r"[-+]?(?:0x[0-9a-f.]+(?:p[-+]?\d+)?|\d[\d.]*(?:e[-+]?\d+)?)", re.IGNORECASE)
 _OF_THE_MACHINE = re.compile(
-    r"\b(?:0x[0-9a-f]{6,}|\d{4}-\d\d-\d\d|\d+:\d\d|time|times|elapsed|took|eta|duration|seconds?|minutes?|throughput|speed|fps|"
-    r"memory|pid|port|rss|latency)\b|\d ?(?:s|sec|ms|us|ns|min|h|kb|mb|gb|[kmg]ib)\b|/s\b|s/|%\||/tmp/|it/",
+    r"\b(?:0x[0-9a-f]{6,}|\d{4}-\d\d-\d\d|\d{8}[-_t]?\d{6}|\d+:\d\d|1[6-9]\d{8}(?:\.\d+)?|localhost:\d+|time|times|elapsed|took|eta|dt|"
+    r"duration|seconds?|secs?|minutes?|wall|throughput|speed|fps|tps|memory|mem|peak|pid|port|rss|latency|cpu|uptime)\b"
+    r"|(?:^|_)(?:time|secs?|seconds|ms)(?:_|\b)|\d ?(?:s|sec|ms|us|µs|ns|min|h|kb|mb|gb|[kmg]ib)\b|/s(?:ec)?\b|s/|%\||/tmp/|it/",
     re.IGNORECASE,
 )
 """In lines that show how long something took, where it lies, or when it was."""
 
 
-def beyond_tensors(foreseen: str, logs: Sequence[Path]) -> list[str]:
-    """What is to be said of runs whose tensors are equal, while other results may differ.
+def printed_difference(logs: Sequence[Path]) -> PrintedDifference | None:
+    """Two lines of what runs printed that are alike but for numbers; None if there are none.
 
     Args:
-        foreseen: The place at which lint foresaw a difference; empty if at none.
-        logs: What each run printed, as far as it was kept.
+        logs: What each run printed, in order; those that are not there are left out.
     """
-    texts = {log.stem.replace("-", " "): _lines(log) for log in logs if log.is_file()}
-    names = list(texts)
-    for name in names[1:]:
-        found = differing_line(texts[names[0]], texts[name])
+    texts = {number: _lines(log) for number, log in enumerate(logs, start=1) if log.is_file()}
+    first, *others = texts or [0]
+    for other in others:
+        found = differing_line(texts[first], texts[other])
         if found is not None:
-            one, other = (json.dumps(line[:_SHOWN], ensure_ascii=False) for line in found)
-            return [f"No tensor differs, but {names[0]} printed {one}, and {name} {other}. {_NOT_COMPARED}"]
-    return [f"{foreseen} changed no tensor. {_NOT_COMPARED}"] if foreseen else []
+            one, another = (line if len(line) <= _SHOWN else f"{line[:_SHOWN]}..." for line in found)
+            return PrintedDifference((first, other), one, another)
+    return None
 
 
 _SHOWN = 120

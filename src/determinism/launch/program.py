@@ -424,6 +424,7 @@ def run_program(
     spec: RunSpec,
     *,
     log: Path | None = None,
+    is_shown: bool = False,
     on_progress: ProgressCallback | None = None,
     environment: Mapping[str, str] | None = None,
     stdin: StandardInput | None = None,
@@ -436,6 +437,7 @@ def run_program(
         command: The program and its arguments.
         spec: What to record, and where; what an experiment changes.
         log: File for the program's output; None passes it through.
+        is_shown: Whether the output is passed through as well.
         on_progress: Called about ten times a second.
         environment: The environment it would have without recording; None for the current one.
         stdin: What it reads; None for this process's own standard input.
@@ -449,17 +451,14 @@ def run_program(
     """
     own, folder = os.environ if environment is None else environment, spec.trace_folder
     assert folder is not None, "what is not recorded is not watched either"
-    cwd = None if spec.copied is None else spec.copied[0]
-    environ = child_environment(own if cwd is None else {**own, "PWD": cwd}, spec)
-    prepare = None if spec.factors is None else before_start(spec.factors)
     with ExitStack() as stack:
         run_input = stack.enter_context(stdin.for_run()) if stdin is not None else None
-        output = stack.enter_context(OutputLog(log))
+        output = stack.enter_context(OutputLog(log, is_shown=is_shown))
         received = stack.enter_context(caught_signals())
         stack.callback((witness := GroupWitness()).end)
         hidden = HiddenProcesses(folder)
         started = time.monotonic()
-        process = _start(command, environ, cwd, run_input.descriptor if run_input else None, output, prepare)
+        process = _start(command, spec, own, run_input.descriptor if run_input else None, output)
         stack.callback(_end, process)
         output.started()
         if run_input is not None:
@@ -488,13 +487,11 @@ def _signal_that_ended(status: int, received: Sequence[int]) -> str | None:
 
 
 def _start(
-    command: Sequence[str],
-    environ: dict[str, str],
-    cwd: str | None,
-    stdin: int | None,
-    output: OutputLog,
-    prepare: Callable[[], None] | None,
+    command: Sequence[str], spec: RunSpec, own: Mapping[str, str], stdin: int | None, output: OutputLog
 ) -> subprocess.Popen[bytes]:
+    cwd = None if spec.copied is None else spec.copied[0]
+    environ = child_environment(own if cwd is None else {**own, "PWD": cwd}, spec)
+    prepare = None if spec.factors is None else before_start(spec.factors)
     try:
         # Descriptors that the shell opened for the program beyond the first three pass through.
         return subprocess.Popen(

@@ -68,6 +68,7 @@ def record_program(
     spec: RunSpec,
     *,
     log: Path | None = None,
+    is_shown: bool = False,
     on_progress: ProgressCallback | None = None,
     stdin: StandardInput | None = None,
     why_stop: Callable[[], str | None] = never,
@@ -80,6 +81,7 @@ def record_program(
         command: The program and its arguments.
         spec: What is recorded, and where; in a copy of the working directory the program is run there.
         log: File for the program's output; None passes it through.
+        is_shown: Whether the output is passed through as well.
         on_progress: Gets records and step about ten times a second.
         stdin: What the program reads; None for this process's own standard input.
         why_stop: Asked about ten times a second; the program is stopped when it gives a reason, such as `fail-fast`.
@@ -97,7 +99,7 @@ def record_program(
     create_trace(folder, **(facts := _facts(command, spec)))
     run = partial(
         run_program, command, replace(spec, trace_folder=folder),
-        log=log, on_progress=on_progress, environment=environment, stdin=stdin, why_stop=why_stop,
+        log=log, is_shown=is_shown, on_progress=on_progress, environment=environment, stdin=stdin, why_stop=why_stop,
         most_seconds=most_seconds,
     )  # fmt: skip
     return _run_to_its_end(folder, facts, run)

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from determinism.comparison.result import Comparison, FileChange, Leftover, RunSummary
+from determinism.comparison.result import Comparison
+from determinism.comparison.run_facts import FileChange, Leftover, RunSummary
 from determinism.compile_caches import compile_cache_of
 from determinism.diagnose.experiments import Intervention
 from determinism.errors import LaunchError, UsageError
@@ -566,6 +567,7 @@ class RunSeries:
         on_progress: ProgressCallback | None,
         *,
         log: Path | None,
+        is_shown: bool = False,
         why_stop: Callable[[], str | None] = never,
         most_seconds: float = math.inf,
         spec: RunSpec | None = None,
@@ -578,6 +580,7 @@ class RunSeries:
             title: What it is called when it cannot be made.
             on_progress: Gets records and step about ten times a second.
             log: File for its output; None passes it through.
+            is_shown: Whether its output is passed through as well.
             why_stop: Asked about ten times a second; the run is stopped when it gives a reason, such as `fail-fast`.
             most_seconds: After which it is stopped, not counting those in which it waits for a processor.
             spec: What it is asked for in an experiment; None for what all runs are.
@@ -597,6 +600,7 @@ class RunSeries:
                 self._request.command,
                 spec,
                 log=log,
+                is_shown=is_shown,
                 on_progress=on_progress,
                 stdin=self._standard_input,
                 why_stop=why_stop,

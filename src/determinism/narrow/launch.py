@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from determinism.comparison.narrowing import Narrowing, Window
-from determinism.comparison.result import Comparison, RunSummary
+from determinism.comparison.result import Comparison
+from determinism.comparison.run_facts import Narrowing, RunSummary, Window
 from determinism.comparison.runs import compare_runs
 from determinism.errors import DeterminismError, LaunchError, TraceError, UsageError
 from determinism.exit_status import exit_phrase

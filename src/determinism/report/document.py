@@ -17,7 +17,6 @@ from determinism.comparison.result import (
     Dataflow,
     Divergence,
     Evidence,
-    FileChange,
     FlowNode,
     InputDifference,
     Missing,
@@ -27,6 +26,7 @@ from determinism.comparison.result import (
     StepHistory,
     ValuesApart,
 )
+from determinism.comparison.run_facts import FileChange
 from determinism.environment import Part, part_of
 from determinism.errors import UsageError
 from determinism.redaction import redacted, redacted_code
@@ -279,6 +279,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "absorbed": comparison.absorbed,
         "dead_differences": _dead_differences(comparison),
         "leftovers": [_fields(leftover, "file changed_in read_in change") for leftover in comparison.leftovers],
+        "printed": comparison.printed and _fields(comparison.printed, "runs first second"),
         "extra_runs": {"count": comparison.extra_runs, "racy": comparison.racy},
         "open_settings": [{"name": name, "why": why} for name, why in comparison.open_settings],
         "evidence": _evidence(comparison.evidence),

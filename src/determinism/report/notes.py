@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
-from determinism.comparison.result import Comparison, DeadDifference, FileChange, Fix, Leftover, RunSummary
+from determinism.comparison.result import Comparison, DeadDifference, Fix
+from determinism.comparison.run_facts import FileChange, Leftover, RunSummary
 from determinism.environment import EnvironmentDifference, Part, part_of, stack_differences
 from determinism.exit_status import exit_phrase
 from determinism.report.entries import (
@@ -218,6 +219,7 @@ def limiting_entries(comparison: Comparison) -> Iterator[Entry]:
         yield from _level_entries(comparison)
     if comparison.verdict is Verdict.SAME:
         yield from _dead_entries(comparison)
+        yield from _printed_entries(comparison)
     yield from _open_setting_entries(comparison)
 
 
@@ -352,6 +354,16 @@ def _dead_entries(comparison: Comparison) -> Iterator[Entry]:
     elif comparison.verdict is not Verdict.DIFFERENT or comparison.first_divergence:
         text += f"; {'it does' if count == 1 else 'they do'} not count"
     yield Entry(text, "dead values")
+
+
+def _printed_entries(comparison: Comparison) -> Iterator[Entry]:
+    printed = comparison.printed
+    if printed is None:
+        return
+    one, other = printed.runs
+    yield Entry(f"no tensor differs, but run {one} printed: {prose(printed.first)}", "printed")
+    yield Entry(f"and run {other}: {prose(printed.second)}")
+    yield Entry("What the program computes without tensors is not compared.")
 
 
 def _dead_line_entries(comparison: Comparison) -> Iterator[Entry]:

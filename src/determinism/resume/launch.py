@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from determinism.comparison.result import Comparison, Fix, Missing, ResumeFindings, RunSummary
+from determinism.comparison.result import Comparison, Fix, Missing, ResumeFindings
+from determinism.comparison.run_facts import RunSummary
 from determinism.diagnose.checkpoints import PARTS
 from determinism.errors import DeterminismError, LaunchError, UsageError
 from determinism.exit_status import exit_phrase
