@@ -80,12 +80,13 @@ class TraceBuilder:
     ) -> None:
         self._folder = folder
         self._command = list(command)
+        self._created = time.time()
         self._step = 0
         self._others: list[TraceBuilder] = []
         self.thread = 0
         """Number of the thread that makes the records, where nothing else is said."""
         if is_first:
-            create_trace(folder, created=time.time(), command=self._command, cwd="/work", level="op")
+            create_trace(folder, created=self._created, command=self._command, cwd="/work", level="op")
         own = folder / PROCESSES_FOLDER / key
         own.mkdir(parents=True)
         self._writer = ProcessWriter(own, description={"level": "op", "steps_by": "determinism.step", **description})
@@ -196,7 +197,13 @@ class TraceBuilder:
         self.step(name=END_OP)
         self._writer.describe(records=self._writer.num_records, steps=self._step - 1)
         self._writer.close()
-        facts = {"command": self._command, "cwd": "/work", "exit_status": exit_status, "stopped_by": None}
+        facts = {
+            "created": self._created,
+            "command": self._command,
+            "cwd": "/work",
+            "exit_status": exit_status,
+            "stopped_by": None,
+        }
         write_manifest(self._folder, {**facts, "seconds": 0.1, "complete": True})
         return self._folder
 

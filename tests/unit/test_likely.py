@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
@@ -69,6 +70,37 @@ ORIGINS = {
         """,
         "seed-missing-numpy",
         ("import numpy as np", "import numpy as np\nnp.random.seed(1)"),
+    ),
+    "rows-of-a-table": (
+        """
+        import pandas as pd
+        def balanced(table):
+            parts = [part.sample(n=3) for _, part in table.groupby("target")]  # origin
+            return pd.concat(parts)
+        rows = balanced(load())
+        x = torch.tensor(rows.to_numpy())  # used
+        """,
+        "seed-missing-numpy",
+        ("sample(n=3)", "sample(n=3, random_state=0)"),
+    ),
+    "split-of-a-data-set": (
+        """
+        from sklearn.model_selection import train_test_split
+        train, test = train_test_split(read("data.csv"), test_size=0.2)  # origin
+        x = torch.as_tensor(train)  # used
+        """,
+        "seed-missing-numpy",
+        ("test_size=0.2", "test_size=0.2, random_state=0"),
+    ),
+    "forest": (
+        """
+        from sklearn.ensemble import RandomForestClassifier
+        forest = RandomForestClassifier(n_estimators=6)  # origin
+        forest.fit(a, b)
+        x = torch.from_numpy(forest.predict_proba(a))  # used
+        """,
+        "seed-missing-numpy",
+        ("n_estimators=6", "n_estimators=6, random_state=0"),
     ),
     "python-through-a-function": (
         """
@@ -374,3 +406,37 @@ def test_what_the_text_shows_is_what_is_noted_while_a_program_runs() -> None:
         if one.source in IN_TEXT and not is_method and one.module != "torch":
             noted[name] = one.source
     assert {name: source for name, source in noted.items() if name not in BY_ARGUMENTS} == CALLS
+
+
+def test_files_that_the_program_imports_are_read_although_nothing_in_them_was_recorded(tmp_path: Path) -> None:
+    package = tmp_path / "data"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .splits import split\n")
+    (package / "splits.py").write_text("import numpy\ndef split(rows):\n    return numpy.random.permutation(rows)\n")
+    program = "import data\nrows = data.split(9)\nx = torch.from_numpy(rows)  # used\n"
+    old = (1_000_000_000, 1_000_000_000)
+    for file in package.iterdir():
+        os.utime(file, old)
+    found, _ = likely(tmp_path, program)
+    assert [(one.cause, one.sites[0].file, one.sites[0].line) for one in found] == [
+        ("seed-missing-numpy", str(package / "splits.py"), 3)
+    ]
+    # What changed after the run is not what ran.
+    os.utime(package / "splits.py", (4_000_000_000, 4_000_000_000))
+    assert likely(tmp_path, program)[0] == []
+
+
+@pytest.mark.parametrize(
+    ("use", "cause"),
+    [
+        ("float(torch.load(folder + '/x.pt'))", None),
+        ("sqlite3.connect(folder).execute('SELECT x').fetchone()", None),
+        ("hash(folder) % 7", "entropy"),
+    ],
+)
+def test_the_name_of_a_temporary_file_decides_nothing_of_what_the_file_holds(
+    use: str, cause: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    text = f"import sqlite3\nimport tempfile\nfolder = tempfile.mkdtemp()  # origin\nx = torch.tensor({use})  # used\n"
+    assert named(tmp_path, text) == (cause, cause is not None)

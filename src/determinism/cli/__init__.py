@@ -10,14 +10,13 @@ from pathlib import Path
 import click
 
 from determinism.cli.audit import audit
-from determinism.cli.bisect import bisect
 from determinism.cli.check import check
 from determinism.cli.check_batch import check_batch
 from determinism.cli.check_resume import check_resume
 from determinism.cli.compare import compare
 from determinism.cli.configuration import read_configuration, subcommands
 from determinism.cli.doctor import doctor
-from determinism.cli.golden import golden
+from determinism.cli.golden import bisect, golden
 from determinism.cli.lint import lint
 from determinism.cli.narrow import narrow
 from determinism.cli.options import Reports

@@ -1,4 +1,4 @@
-"""`determinism golden`: keep the digests of each step in a file to commit, and check a program against it."""
+"""`determinism golden` and `bisect`: keep the digests of each step in a file to commit, check against it, find the commit that changed them."""
 
 from __future__ import annotations
 
@@ -68,12 +68,49 @@ def check(program: tuple[str, ...], file: Path, steps: int | None, json_file: Pa
     reports = Reports(json_file)
     with reporting(reports), line, GoldenRuns(GoldenRequest(program, steps), line.announce, line.say) as runs:
         comparison = check_golden(runs, file)
-        write_json(json_file, comparison_document(comparison))
+        _write_json(json_file, comparison_document(comparison))
     _print([*answer(comparison), *follow_up(comparison, file, program)])
     sys.exit(comparison.verdict.exit_status)
 
 
-def write_json(file: Path | None, content: dict[str, Any]) -> None:
+@click.command(cls=ConfiguredCommand, short_help="Find the commit that changed what a program computes.")
+@click.option(
+    "--golden",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The expected results.  [default: those at --good]",
+)
+@click.option("--good", required=True, metavar="REV", help="A commit with the expected results.")
+@click.option("--bad", default="HEAD", show_default=True, metavar="REV", help="A later commit without them.")
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="End each run after N steps.  [default: as many as the golden has]",
+)
+@file_option("json", "Write the result as JSON.")
+@program_argument
+def bisect(
+    program: tuple[str, ...], golden: Path | None, good: str, bad: str, steps: int | None, json_file: Path | None
+) -> None:
+    """Run a program at commits between a good and a bad one, and name the first one whose results differ.
+
+    `git bisect` chooses the commits, in a temporary work tree: yours stays as it is. Commits at which the program fails are skipped.
+
+    Exit status: 0 found, 1 only a range of commits found, 2 trouble, 130 if Ctrl-C ended it.
+    """
+    from determinism.cli.ending import ProgressLine, reporting
+    from determinism.golden.bisect import Bisection, BisectRequest, answer_lines, bisect_document
+
+    line = ProgressLine()
+    with reporting(Reports(json_file)), line:
+        result = Bisection(BisectRequest(program, good, bad, golden, steps), line.announce, line.say).run()
+        _write_json(json_file, bisect_document(result))
+    _print(answer_lines(result))
+    sys.exit(0 if result.is_certain else 1)
+
+
+def _write_json(file: Path | None, content: dict[str, Any]) -> None:
     """Write a document to the file that `--json` names, if it was given.
 
     Raises:

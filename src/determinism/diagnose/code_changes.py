@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from determinism.diagnose.program_flow import MADE_SEEDS, Module, Program, assigned, parameters
+from determinism.diagnose.parsed_module import Module, assigned, parameters
+from determinism.diagnose.program_flow import MADE_SEEDS, Program
 from determinism.diagnose.program_text import (
     Change,
     Edit,

@@ -17,7 +17,8 @@ from determinism.comparison.result import Comparison, Divergence, is_repeatable,
 from determinism.comparison.run_facts import FileChange, Leftover
 from determinism.diagnose.code_changes import code_fix, is_of_seed, source_of
 from determinism.diagnose.experiments import Hypothesis, Intervention, Trial, sites_of
-from determinism.diagnose.program_flow import Found, Module, Program, fixes_hashes, given_to
+from determinism.diagnose.parsed_module import Module, given_to
+from determinism.diagnose.program_flow import Found, Program, fixes_hashes, read_program
 from determinism.diagnose.program_text import LIBRARY_SEED, library_evidence, library_sites
 from determinism.diagnose.sources import Source
 from determinism.environment import CHOICE_OF_KERNEL, EnvironmentDifference
@@ -667,7 +668,6 @@ def _evidence(divergence: Divergence) -> tuple[str, ...]:
 
 # What most likely made runs differ, by the records and the text alone.
 
-_MOST_FILES = 60
 _MOST_FRAMES = 4
 _OUTSIDE = frozenset({Kind.DATA, Kind.ARGUMENT, Kind.STRUCTURE, Kind.ORDER})
 """Kinds of divergences that begin outside of the framework, so that the text can say where."""
@@ -694,12 +694,10 @@ def likely_hypotheses(comparison: Comparison, traces: Sequence[Trace]) -> list[H
     # The program may set the variable itself, which comes too late: what it was started with counts.
     is_fixed = facts.get("hash randomization") == "False" or fixes_hashes(os.environ)
     lines = recorded_lines(divergence, traces)
-    read = [Module.read(file) for file in list(lines)[:_MOST_FILES]]
-    # A trace may be older than the files, or from another machine.
-    modules = [module for module in read if module is not None and module.has(lines[module.file])]
-    if not modules:
+    began = traces[0].manifest.get("created") or 0.0
+    program = read_program(lines, began=float(began), has_fixed_hashes=is_fixed)
+    if program is None:
         return []
-    program = Program(modules, has_fixed_hashes=is_fixed)
     if divergence.kind is Kind.RNG:
         found = _of_generator(divergence, program)
     else:

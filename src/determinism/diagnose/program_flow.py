@@ -6,18 +6,30 @@ Nothing of the program is run. `likely` reads the files in which two runs differ
 from __future__ import annotations
 
 import ast
+import os
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path
 
+from determinism.diagnose.parsed_module import (
+    FILLING,
+    Function,
+    Module,
+    Scope,
+    assigned,
+    bindings_of,
+    counts_up,
+    given_back,
+    given_to,
+    gives_numbers,
+    is_none,
+    last_part,
+    own_expressions,
+    parameters,
+    within,
+)
 from determinism.probes.rewrite import IGNORES_ORDER
-from determinism.redaction import redacted_code
-from determinism.sites import LONGEST_CODE
-from determinism.trace.schema import Frame
 
-_MOST_BYTES = 1_000_000
 _MOST_LOOKED_AT = 3000
 """Expressions that are looked at on the way back."""
 
@@ -64,6 +76,13 @@ NOT_DRAWS = frozenset(
         "MT19937",
     }
 )
+_SCIKIT_LEARN = frozenset({
+    "train_test_split", "shuffle", "resample", "RandomForestClassifier", "RandomForestRegressor", "ExtraTreesClassifier", "ExtraTreesRegressor",
+    "MLPClassifier", "MLPRegressor", "KMeans", "MiniBatchKMeans", "ShuffleSplit", "StratifiedShuffleSplit", "make_classification",
+    "make_regression", "make_blobs", "make_moons", "make_circles", "SGDClassifier", "SGDRegressor",
+})  # fmt: skip
+_SCIPY = frozenset({"differential_evolution", "dual_annealing", "basinhopping", "rvs", "kmeans2"})
+"""What draws from NumPy's global generator unless it is given `random_state`, or what else the library calls it."""
 SEEDS = {
     "numpy": ("numpy.random.seed",),
     "random": ("random.seed",),
@@ -77,14 +96,16 @@ SEED_ALL = frozenset({"seed_everything", "set_seed", "set_random_seed", "seed_al
 """Functions of libraries, and the names that programs give their own, that seed every generator."""
 UNORDERED = IGNORES_ORDER | {"bool", "isinstance"}
 SET_METHODS = frozenset({"union", "intersection", "difference", "symmetric_difference", "copy"})
-FILLING = frozenset(["append", "extend", "add", "insert", "update", "put", "appendleft", "setdefault"])
 ITERATING = frozenset(
     ["list", "tuple", "enumerate", "zip", "map", "iter", "next", "dict", "numpy.array", "numpy.fromiter", "join"]
 )
-_NUMBERS = frozenset({"range", "int", "float", "len", "round", "ord", "numel", "dim", "ndim"})
-"""Calls that give numbers, whose hashes are the same in each run."""
 OBJECTS = frozenset({"parameters", "modules", "children", "buffers"})
 """Methods of modules that give objects."""
+_OPENING = frozenset({
+    "open", "connect", "load", "read_csv", "read_parquet", "read_json", "read_pickle", "read_text", "read_bytes", "loadtxt", "genfromtxt",
+    "imread", "safe_open", "load_file", "fromfile", "memmap", "from_pretrained", "File", "execute", "read_sql",
+})  # fmt: skip
+"""Calls that read a file whose name they are given."""
 _RUN_BY_OTHERS = ("__getitem__", "__iter__", "__next__", "__call__", "__getitems__", "forward")
 """Methods that run when an object is used."""
 
@@ -115,113 +136,55 @@ def fixes_hashes(environ: Mapping[str, str]) -> bool:
     return environ.get("PYTHONHASHSEED", "random").isdigit()
 
 
-# One file of the program, and what its names lead to.
-
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-Scope = Function | ast.Lambda | ast.Module
-
-
-@dataclass
-class Module:
-    """A file of the program, read."""
-
-    file: str
-    lines: list[str]
-    tree: ast.Module
-    parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
-    imports: dict[str, str] = field(default_factory=dict)
-    bindings: dict[ast.AST, tuple[dict[str, list[ast.expr]], dict[str, list[ast.expr]]]] = field(default_factory=dict)
-    """Of the scopes that were asked for: all that names are given, and what they are as a whole."""
-    nodes: list[ast.AST] = field(default_factory=list)
-    """All of the tree, since every rule looks at them."""
-
-    @classmethod
-    def read(cls, file: str) -> Module | None:
-        """The file; None if it is no Python text that can be read."""
-        path = Path(file)
-        try:
-            if not path.is_file() or path.stat().st_size > _MOST_BYTES:
-                return None
-            return cls.parsed(file, path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, SyntaxError, RecursionError):
-            return None
-
-    @classmethod
-    def parsed(cls, file: str, text: str) -> Module:
-        """A text, with the names that it imports.
-
-        Raises:
-            SyntaxError: It is no Python.
-        """
-        tree = ast.parse(text)
-        module = cls(file, text.split("\n"), tree)
-        module.nodes = list(ast.walk(tree))
-        for node in module.nodes:
-            for child in ast.iter_child_nodes(node):
-                module.parents[child] = node
-            if isinstance(node, ast.Import):
-                for name in node.names:
-                    module.imports[name.asname or name.name.partition(".")[0]] = (
-                        name.name if name.asname else name.name.partition(".")[0]
-                    )
-            elif isinstance(node, ast.ImportFrom):
-                for name in node.names:
-                    module.imports[name.asname or name.name] = f"{node.module or ''}.{name.name}"
-        return module
-
-    @cached_property
-    def packages(self) -> frozenset[str]:
-        """The packages that the file imports, or imports from."""
-        return frozenset(name.partition(".")[0] for name in self.imports.values())
-
-    def has(self, lines: Collection[tuple[int, str]]) -> bool:
-        """Whether these lines, by number and code, are still those of the file."""
-        return all(
-            0 < line <= len(self.lines) and redacted_code(self.lines[line - 1].strip()[:LONGEST_CODE]) == code
-            for line, code in lines
-            if code
-        )
-
-    def dotted(self, node: ast.expr) -> str:
-        """What a name stands for by the imports, such as `numpy.random.rand`; empty if it begins with no plain name."""
-        parts: list[str] = []
-        while isinstance(node, ast.Attribute):
-            parts.append(node.attr)
-            node = node.value
-        if not isinstance(node, ast.Name):
-            return ""
-        return ".".join([self.imports.get(node.id, node.id), *reversed(parts)])
-
-    def scope_of(self, node: ast.AST) -> Scope:
-        """The function around a node, or the module."""
-        while (parent := self.parents.get(node)) is not None:
-            if isinstance(parent, Function | ast.Lambda | ast.Module):
-                return parent
-            node = parent
-        return self.tree
-
-    def bound(self, scope: Scope, name: str) -> list[ast.expr]:
-        """What a name is given in a scope, and what is put into what it stands for."""
-        return self._bindings_of(scope)[0].get(name, [])
-
-    def given(self, scope: Scope, name: str) -> list[ast.expr]:
-        """What a name is given as a whole in a scope: neither what is put into it, nor what a loop takes it from."""
-        return self._bindings_of(scope)[1].get(name, [])
-
-    def _bindings_of(self, scope: Scope) -> tuple[dict[str, list[ast.expr]], dict[str, list[ast.expr]]]:
-        if scope not in self.bindings:
-            self.bindings[scope] = _bindings(scope)
-        return self.bindings[scope]
-
-    def frame(self, node: ast.expr | ast.stmt) -> Frame:
-        """Where a node lies, as reports have it."""
-        scope = self.scope_of(node)
-        name = scope.name if isinstance(scope, Function) else "<module>"
-        code = self.lines[node.lineno - 1].strip() if node.lineno <= len(self.lines) else ""
-        return Frame(self.file, node.lineno, name, redacted_code(code))
+def is_given_generator(call: ast.Call) -> bool:
+    """Whether a call is given a generator or a seed by a keyword that says so."""
+    names = ("generator", "seed", "rng", "random_state")
+    return any(one.arg in names and not is_none(one.value) for one in call.keywords)
 
 
+def draws_from_numpy(module: Module, call: ast.Call) -> bool:
+    """Whether a call of another library draws from NumPy's global generator: one that is given no generator or seed."""
+    if is_given_generator(call):
+        return False
+    name, last = module.dotted(call.func), last_part(call.func)
+    if name.startswith("sklearn.") and last in _SCIKIT_LEARN:
+        # Without shuffling nothing is drawn.
+        return not any(one.arg == "shuffle" and getattr(one.value, "value", True) is False for one in call.keywords)
+    if name.startswith("scipy.") and last in _SCIPY:
+        return True
+    is_of_table = last == "sample" and isinstance(call.func, ast.Attribute) and "pandas" in module.packages
+    return is_of_table and any(one.arg in ("frac", "n") for one in call.keywords)
+
+
+# All files of the program, and what an expression in one of them goes back to.
+
+_MOST_FILES = 60
 _Node = tuple[Module, ast.AST]
+
+
+def read_program(lines: Mapping[str, set[tuple[int, str]]], *, began: float, has_fixed_hashes: bool) -> Program | None:
+    """Read the files of a program: those that were recorded, and those of its own that they import.
+
+    Args:
+        lines: By file the lines that were recorded, with their code.
+        began: When the run began, in seconds since 1970. Of what was not recorded, a file that changed since is left out.
+        has_fixed_hashes: Whether strings have the same hashes in each run.
+
+    Returns:
+        The program; None if no recorded file is as it was when it ran.
+    """
+    read = [Module.read(file) for file in list(lines)[:_MOST_FILES]]
+    # A trace may be older than the files, or from another machine.
+    modules = [module for module in read if module is not None and module.has(lines[module.file])]
+    known = {module.file for module in modules} | set(lines)
+    for module in modules:
+        for file in module.imported_files():
+            if len(modules) < _MOST_FILES and file not in known and os.path.getmtime(file) < began:
+                known.add(file)
+                imported = Module.read(file)
+                # The loop comes to it, too.
+                modules += [imported] if imported is not None else []
+    return Program(modules, has_fixed_hashes=has_fixed_hashes) if modules else None
 
 
 class Program:
@@ -285,7 +248,7 @@ class Program:
             ]
             if spans:
                 at: ast.AST = min(spans, key=lambda span: span[0])[1]
-                yield from ((module, part) for part in _own_expressions(at))
+                yield from ((module, part) for part in own_expressions(at))
                 if conditions:
                     yield from self._conditions(module, at)
 
@@ -303,11 +266,11 @@ class Program:
 
     def back_from(self, begin: Sequence[_Node]) -> Found | None:
         """The nearest source that some expressions go back to; a telling one before one that often gives the same."""
-        waiting = deque(begin)
+        waiting = deque((*node, False) for node in begin)
         seen: set[int] = set()
         other: Found | None = None
         while waiting and len(seen) < _MOST_LOOKED_AT:
-            module, node = waiting.popleft()
+            module, node, is_of_file = waiting.popleft()
             if id(node) in seen:
                 continue
             seen.add(id(node))
@@ -315,7 +278,9 @@ class Program:
             if seeded is not None:
                 return seeded
             source = self._source(module, node)
-            if source is not None and isinstance(node, ast.expr):
+            # What a file holds does not depend on what it is called.
+            is_name = is_of_file and isinstance(node, ast.Call) and module.dotted(node.func).startswith("tempfile.")
+            if source is not None and isinstance(node, ast.expr) and not is_name:
                 frame = module.frame(node)
                 has_objects = source == "set-order" and self.has_objects(module, node)
                 beside = self._calls_beside(module, node)
@@ -323,7 +288,8 @@ class Program:
                 if source in _TELLING:
                     return found
                 other = other or found
-            waiting.extend(self._behind(module, node))
+            is_of_file = is_of_file or (isinstance(node, ast.Call) and last_part(node.func) in _OPENING)
+            waiting.extend((*behind, is_of_file) for behind in self._behind(module, node))
         return other
 
     def varying_seed(self, module: Module, value: ast.expr) -> ast.expr | None:
@@ -364,13 +330,15 @@ class Program:
         at: ast.AST = node
         while not isinstance(at, ast.stmt) and (parent := module.parents.get(at)) is not None:
             at = parent
-        calls = [one for part in _own_expressions(at) for one in ast.walk(part) if isinstance(one, ast.Call)]
+        calls = [one for part in own_expressions(at) for one in ast.walk(part) if isinstance(one, ast.Call)]
         sources = [(self._source(module, call), call) for call in calls]
         return tuple((source, call) for source, call in sources if source is not None)
 
     def _seeded_by(self, module: Module, node: ast.AST) -> Found | None:
         """The call that seeds what an expression draws from with another value in each run; None if there is none."""
         library, _, draw = module.dotted(node.func).rpartition(".") if isinstance(node, ast.Call) else ("", "", "")
+        if isinstance(node, ast.Call) and draws_from_numpy(module, node):
+            library = "numpy.random"
         if library not in ("numpy.random", "random") or draw in NOT_DRAWS or self._is_in_seed:
             return None
         self._is_in_seed = True
@@ -443,10 +411,11 @@ class Program:
         if last in METHODS and isinstance(call.func, ast.Attribute):
             return None if METHODS[last] == "listing" and self._is_sorted(module, call) else METHODS[last]
         library, _, draw = name.rpartition(".")
-        if library in ("numpy.random", "random") and draw not in NOT_DRAWS:
-            seeded = self.seedings("numpy" if library == "numpy.random" else "random")
+        is_of_numpy = library == "numpy.random" or draws_from_numpy(module, call)
+        if (is_of_numpy or library == "random") and draw not in NOT_DRAWS:
+            seeded = self.seedings("numpy" if is_of_numpy else "random")
             if not seeded:
-                return "numpy-random" if library == "numpy.random" else "python-random"
+                return "numpy-random" if is_of_numpy else "python-random"
         if (
             last == "pop"
             and isinstance(call.func, ast.Attribute)
@@ -484,7 +453,7 @@ class Program:
         if isinstance(node, ast.Set):
             return any(not (isinstance(one, ast.Constant) and isinstance(one.value, int | float)) for one in node.elts)
         if isinstance(node, ast.SetComp):
-            return not (gives_numbers(node.elt) or _counts(node))
+            return not (gives_numbers(node.elt) or counts_up(node))
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitAnd | ast.BitOr | ast.Sub | ast.BitXor):
             sides = (node.left, node.right)
             # What is left of numbers, or has them in common, is numbers.
@@ -494,7 +463,7 @@ class Program:
             return any(self.is_set(module, side, depth + 1) or _is_call_of(side, "keys") for side in sides)
         if isinstance(node, ast.Call):
             if isinstance(node.func, ast.Name) and node.func.id in ("set", "frozenset"):
-                return not (node.args and (gives_numbers(node.args[0]) or _counts(node.args[0])))
+                return not (node.args and (gives_numbers(node.args[0]) or counts_up(node.args[0])))
             if isinstance(node.func, ast.Attribute) and node.func.attr in SET_METHODS:
                 return self.is_set(module, node.func.value, depth + 1)
         if isinstance(node, ast.Name):
@@ -653,7 +622,7 @@ def _added_to(node: ast.AST, function: Function, start: ast.Call) -> Iterator[st
         yield from (last_part(one) for one in given[position : position + 1] if last_part(one))
         return
     declared = {name for one in within(function) if isinstance(one, ast.Global | ast.Nonlocal) for name in one.names}
-    is_own = not is_name and target.id in _bindings(function)[1]
+    is_own = not is_name and target.id in bindings_of(function)[1]
     if target.id in declared or not (is_name or is_own):
         yield target.id
 
@@ -667,133 +636,5 @@ def _is_parameter(module: Module, name: ast.Name) -> bool:
     return isinstance(scope, Function | ast.Lambda) and name.id in parameters(scope)
 
 
-def last_part(node: ast.expr) -> str:
-    """The last part of a dotted name; empty if the expression is no name."""
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-
-
-def given_to(call: ast.Call) -> list[ast.expr]:
-    """The arguments of a call, by position and by keyword."""
-    return [*call.args, *(keyword.value for keyword in call.keywords)]
-
-
-def is_none(node: ast.expr) -> bool:
-    """Whether an expression is written as None."""
-    return isinstance(node, ast.Constant) and node.value is None
-
-
 def _is_call_of(node: ast.expr, method: str) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == method
-
-
-def gives_numbers(node: ast.expr) -> bool:
-    """Whether what is put into a set is seen to be numbers, whose hashes are the same in each run."""
-    if isinstance(node, ast.Constant):
-        return isinstance(node.value, int | float)
-    if isinstance(node, ast.Call):
-        return last_part(node.func) in _NUMBERS
-    if isinstance(node, ast.List | ast.Tuple):
-        return all(gives_numbers(one) for one in node.elts)
-    if isinstance(node, ast.Attribute):
-        return node.attr in ("ndim", "numel")
-    if isinstance(node, ast.Subscript):
-        return isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
-    if isinstance(node, ast.BinOp):
-        if isinstance(node.op, ast.Mult | ast.FloorDiv | ast.Div | ast.Pow):
-            return True
-        return isinstance(node.op, ast.Add | ast.Sub) and (gives_numbers(node.left) or gives_numbers(node.right))
-    if isinstance(node, ast.IfExp):
-        # What is compared with a number is one.
-        test = node.test
-        is_compared = isinstance(test, ast.Compare) and any(gives_numbers(one) for one in test.comparators)
-        return is_compared or (gives_numbers(node.body) and gives_numbers(node.orelse))
-    return isinstance(node, ast.GeneratorExp | ast.ListComp) and gives_numbers(node.elt)
-
-
-def _counts(node: ast.AST) -> bool:
-    """Whether the elements of a comprehension are taken from a range."""
-    if not isinstance(node, ast.SetComp | ast.GeneratorExp | ast.ListComp) or not isinstance(node.elt, ast.Name):
-        return False
-    iters = [one.iter for one in node.generators if isinstance(one.target, ast.Name) and one.target.id == node.elt.id]
-    return bool(iters) and gives_numbers(iters[0])
-
-
-def _own_expressions(statement: ast.AST) -> Iterator[ast.AST]:
-    """The expressions of a statement itself, without those of the statements in it."""
-    for child in ast.iter_child_nodes(statement):
-        if isinstance(child, ast.expr):
-            yield child
-        elif isinstance(child, ast.withitem):
-            yield child.context_expr
-
-
-def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Pairs of a target and what is assigned to it."""
-    if isinstance(node, ast.Assign):
-        for target in node.targets:
-            if not isinstance(target, ast.Tuple | ast.List):
-                yield target, node.value
-            elif isinstance(node.value, ast.Tuple | ast.List) and len(target.elts) == len(node.value.elts):
-                yield from zip(target.elts, node.value.elts, strict=True)
-            else:
-                yield from ((part, node.value) for part in target.elts)
-    elif isinstance(node, ast.AugAssign | ast.NamedExpr) or (
-        isinstance(node, ast.AnnAssign) and node.value is not None
-    ):
-        assert node.value is not None
-        yield node.target, node.value
-    elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
-        yield from ((part, node.iter) for part in ast.walk(node.target) if isinstance(part, ast.Name | ast.Attribute))
-    elif isinstance(node, ast.withitem) and node.optional_vars is not None:
-        yield node.optional_vars, node.context_expr
-
-
-def within(scope: Scope) -> Iterator[ast.AST]:
-    """The nodes of a scope, without those of functions in it."""
-    waiting: deque[ast.AST] = deque(ast.iter_child_nodes(scope))
-    while waiting:
-        node = waiting.popleft()
-        yield node
-        if not isinstance(node, Function | ast.Lambda):
-            waiting.extend(ast.iter_child_nodes(node))
-
-
-def _bindings(scope: Scope) -> tuple[dict[str, list[ast.expr]], dict[str, list[ast.expr]]]:
-    """By name, what it is given in a scope with what is put into what it stands for; and what it is given as a whole."""
-    found: dict[str, list[ast.expr]] = {}
-    whole: dict[str, list[ast.expr]] = {}
-    for node in within(scope):
-        takes_elements = isinstance(node, ast.For | ast.AsyncFor | ast.comprehension)
-        for target, value in assigned(node):
-            if isinstance(target, ast.Name) and not takes_elements:
-                whole.setdefault(target.id, []).append(value)
-            base = target
-            while isinstance(base, ast.Subscript | ast.Starred):
-                base = base.value
-            if isinstance(base, ast.Name):
-                found.setdefault(base.id, []).append(value)
-                if isinstance(target, ast.Subscript):
-                    found[base.id].append(target.slice)
-        if isinstance(node, ast.Call):
-            owner = node.func.value if isinstance(node.func, ast.Attribute) else None
-            if isinstance(owner, ast.Name) and last_part(node.func) in FILLING:
-                found.setdefault(owner.id, []).extend(node.args)
-            # What shuffles a list in place is a draw that it depends on.
-            elif last_part(node.func) == "shuffle":
-                for one in node.args:
-                    if isinstance(one, ast.Name):
-                        found.setdefault(one.id, []).append(node)
-    return found, whole
-
-
-def parameters(function: Function | ast.Lambda) -> list[str]:
-    """The names of a function's parameters, without those that collect the rest."""
-    arguments = function.args
-    return [one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
-
-
-def given_back(function: Function) -> Iterator[ast.expr]:
-    """What a function returns or yields."""
-    for node in within(function):
-        if isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) and node.value is not None:
-            yield node.value

@@ -6,16 +6,8 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from determinism.diagnose.program_flow import (
-    NOT_DRAWS,
-    SEED_ALL,
-    SEEDS,
-    Function,
-    Module,
-    given_to,
-    gives_numbers,
-    last_part,
-)
+from determinism.diagnose.parsed_module import Function, Module, given_to, gives_numbers, last_part
+from determinism.diagnose.program_flow import NOT_DRAWS, SEED_ALL, SEEDS, draws_from_numpy, is_given_generator
 
 _DEEPEST = 6
 _MOST_EVENTS = 4000
@@ -59,12 +51,6 @@ _KERAS_DRAWS = frozenset(
         "binomial",
     }
 )
-_SCIKIT_LEARN = frozenset({
-    "train_test_split", "shuffle", "resample", "RandomForestClassifier", "RandomForestRegressor", "ExtraTreesClassifier", "ExtraTreesRegressor",
-    "MLPClassifier", "MLPRegressor", "KMeans", "MiniBatchKMeans", "ShuffleSplit", "StratifiedShuffleSplit", "make_classification",
-    "make_regression", "make_blobs", "make_moons", "make_circles", "SGDClassifier", "SGDRegressor",
-})  # fmt: skip
-"""What draws from NumPy's global generator unless it is given `random_state`."""
 _RUNS = frozenset({"main", "train", "print", "run", "fit", "step", "backward"})
 """Calls of a program that is run by itself."""
 _KEEPS = frozenset({
@@ -141,9 +127,7 @@ def drawn_library(module: Module, call: ast.Call) -> str | None:
     if not name and not method:
         return None
     owner, _, last = name.rpartition(".")
-    if any(
-        one.arg in ("generator", "seed", "rng", "random_state") and not _is_nothing(one.value) for one in call.keywords
-    ):
+    if is_given_generator(call):
         return None
     if owner == "random" and last not in NOT_DRAWS and last[:1].islower() and "random" in module.imports.values():
         return "random"
@@ -179,8 +163,8 @@ def drawn_library(module: Module, call: ast.Call) -> str | None:
         return "torch"
     if owner in ("keras.random", "tensorflow.keras.random") and last in _KERAS_DRAWS:
         return "tensorflow"
-    if name.startswith("sklearn.") and last in _SCIKIT_LEARN:
-        return None if is_set_to(call, "shuffle", False) else "numpy"
+    if draws_from_numpy(module, call):
+        return "numpy"
     if method in _DRAWING_METHODS and name.partition(".")[0] not in module.packages:
         return _drawn_by_method(module, call, method)
     if owner in ("tensorflow.keras.layers", "keras.layers") and last in _KERAS_LAYERS:
@@ -214,8 +198,6 @@ def _drawn_by_method(module: Module, call: ast.Call, method: str) -> str | None:
     imported = module.packages
     if method in _DRAWS_IN_PLACE and "torch" in imported:
         return "torch"
-    if method == "sample" and "pandas" in imported and any(one.arg in ("frac", "n") for one in call.keywords):
-        return "numpy"
     if method == "shuffle" and imported & {"tensorflow", "tensorflow_datasets"}:
         sizes = [*call.args[:1], *(one.value for one in call.keywords if one.arg == "buffer_size")]
         return "tensorflow" if len(call.args) < 2 and any(_is_buffer_size(one) for one in sizes) else None
@@ -247,10 +229,6 @@ def is_set_to(call: ast.Call, name: str, value: object) -> bool:
     return any(
         one.arg == name and isinstance(one.value, ast.Constant) and one.value.value is value for one in call.keywords
     )
-
-
-def _is_nothing(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
 
 
 class Execution:

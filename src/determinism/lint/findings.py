@@ -11,7 +11,8 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from determinism.diagnose.experiments import CauseEntry, causes
-from determinism.diagnose.program_flow import Function, Module, Program, last_part
+from determinism.diagnose.parsed_module import Function, Module, last_part
+from determinism.diagnose.program_flow import Program
 from determinism.errors import UsageError
 
 _FILE = Path(__file__).with_name("data") / "rules.toml"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from determinism.diagnose.program_flow import Scope, is_none, last_part, within
+from determinism.diagnose.parsed_module import Scope, is_none, last_part, within
 from determinism.errors import UsageError
 from determinism.lint.execution import drawn_library, seeded_libraries
 from determinism.lint.findings import Finding, Severity, Text, rules

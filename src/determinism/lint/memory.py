@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from determinism.diagnose.checkpoints import PARTS, fix
-from determinism.diagnose.program_flow import Function, last_part
+from determinism.diagnose.parsed_module import Function, last_part
 from determinism.lint.execution import is_program
 from determinism.lint.findings import Finding, Severity, Text
 

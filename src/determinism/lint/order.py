@@ -5,16 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
-from determinism.diagnose.program_flow import (
-    CALLS,
-    METHODS,
-    OBJECTS,
-    Function,
-    given_to,
-    gives_numbers,
-    last_part,
-    parameters,
-)
+from determinism.diagnose.parsed_module import Function, given_to, gives_numbers, last_part, parameters
+from determinism.diagnose.program_flow import CALLS, METHODS, OBJECTS
 from determinism.lint.execution import drawn_library, is_set_to
 from determinism.lint.findings import Finding, Severity, Text, around
 from determinism.probes.rewrite import IGNORES_ORDER

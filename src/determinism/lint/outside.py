@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from determinism.diagnose.program_flow import CALLS, Function, is_none, last_part
+from determinism.diagnose.parsed_module import Function, is_none, last_part
+from determinism.diagnose.program_flow import CALLS
 from determinism.lint.execution import becomes_seed, is_number
 from determinism.lint.findings import Finding, Severity, Text
 

@@ -9,18 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from determinism.diagnose.experiments import SEEDED_LIBRARIES
-from determinism.diagnose.program_flow import (
-    GENERATORS,
-    SEEDS,
-    Found,
-    Function,
-    Module,
-    given_to,
-    is_none,
-    last_part,
-    parameters,
-    within,
-)
+from determinism.diagnose.parsed_module import Function, Module, given_to, is_none, last_part, parameters, within
+from determinism.diagnose.program_flow import GENERATORS, SEEDS, Found
 from determinism.lint.execution import (
     CUDA_SEEDS,
     Event,

@@ -1,0 +1,276 @@
+"""One file of a program, parsed: what its names stand for, its scopes, and what names are given in them."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections import deque
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from determinism.redaction import redacted_code
+from determinism.sites import LONGEST_CODE
+from determinism.trace.schema import Frame
+
+_MOST_BYTES = 1_000_000
+FILLING = frozenset(["append", "extend", "add", "insert", "update", "put", "appendleft", "setdefault"])
+_NUMBERS = frozenset({"range", "int", "float", "len", "round", "ord", "numel", "dim", "ndim"})
+"""Calls that give numbers, whose hashes are the same in each run."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Scope = Function | ast.Lambda | ast.Module
+
+
+@dataclass
+class Module:
+    """A file of the program, read."""
+
+    file: str
+    lines: list[str]
+    tree: ast.Module
+    parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
+    imports: dict[str, str] = field(default_factory=dict)
+    bindings: dict[ast.AST, tuple[dict[str, list[ast.expr]], dict[str, list[ast.expr]]]] = field(default_factory=dict)
+    """Of the scopes that were asked for: all that names are given, and what they are as a whole."""
+    nodes: list[ast.AST] = field(default_factory=list)
+    """All of the tree, since every rule looks at them."""
+
+    @classmethod
+    def read(cls, file: str) -> Module | None:
+        """The file; None if it is no Python text that can be read."""
+        path = Path(file)
+        try:
+            if not path.is_file() or path.stat().st_size > _MOST_BYTES:
+                return None
+            return cls.parsed(file, path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, SyntaxError, RecursionError):
+            return None
+
+    @classmethod
+    def parsed(cls, file: str, text: str) -> Module:
+        """A text, with the names that it imports.
+
+        Raises:
+            SyntaxError: It is no Python.
+        """
+        tree = ast.parse(text)
+        module = cls(file, text.split("\n"), tree)
+        module.nodes = list(ast.walk(tree))
+        for node in module.nodes:
+            for child in ast.iter_child_nodes(node):
+                module.parents[child] = node
+            if isinstance(node, ast.Import):
+                for name in node.names:
+                    module.imports[name.asname or name.name.partition(".")[0]] = (
+                        name.name if name.asname else name.name.partition(".")[0]
+                    )
+            elif isinstance(node, ast.ImportFrom):
+                for name in node.names:
+                    module.imports[name.asname or name.name] = f"{node.module or ''}.{name.name}"
+        return module
+
+    @cached_property
+    def packages(self) -> frozenset[str]:
+        """The packages that the file imports, or imports from."""
+        return frozenset(name.partition(".")[0] for name in self.imports.values())
+
+    def imported_files(self) -> Iterator[str]:
+        """The files that this one imports, as far as they lie in its folder or in a folder around it from which it may have been imported."""
+        folder = Path(self.file).parent
+        root = folder
+        places: tuple[Path, ...]
+        while (root / "__init__.py").is_file() and root != root.parent:
+            root = root.parent
+        for node in self.nodes:
+            if isinstance(node, ast.Import):
+                places, names = (folder, root, folder.parent), [one.name for one in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                around = folder.parents[node.level - 2] if 1 < node.level <= len(folder.parents) + 1 else folder
+                places = (around,) if node.level else (folder, root, folder.parent)
+                base = node.module or ""
+                names = [base, *(f"{base}.{one.name}".lstrip(".") for one in node.names)]
+            else:
+                continue
+            for name in filter(None, names):
+                paths = (place.joinpath(*name.split(".")) for place in dict.fromkeys(places))
+                ways = (way for path in paths for way in (path.with_name(f"{path.name}.py"), path / "__init__.py"))
+                yield from (str(way) for way in itertools.islice(filter(Path.is_file, ways), 1))
+
+    def has(self, lines: Collection[tuple[int, str]]) -> bool:
+        """Whether these lines, by number and code, are still those of the file."""
+        return all(
+            0 < line <= len(self.lines) and redacted_code(self.lines[line - 1].strip()[:LONGEST_CODE]) == code
+            for line, code in lines
+            if code
+        )
+
+    def dotted(self, node: ast.expr) -> str:
+        """What a name stands for by the imports, such as `numpy.random.rand`; empty if it begins with no plain name."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name):
+            return ""
+        return ".".join([self.imports.get(node.id, node.id), *reversed(parts)])
+
+    def scope_of(self, node: ast.AST) -> Scope:
+        """The function around a node, or the module."""
+        while (parent := self.parents.get(node)) is not None:
+            if isinstance(parent, Function | ast.Lambda | ast.Module):
+                return parent
+            node = parent
+        return self.tree
+
+    def bound(self, scope: Scope, name: str) -> list[ast.expr]:
+        """What a name is given in a scope, and what is put into what it stands for."""
+        return self._bindings_of(scope)[0].get(name, [])
+
+    def given(self, scope: Scope, name: str) -> list[ast.expr]:
+        """What a name is given as a whole in a scope: neither what is put into it, nor what a loop takes it from."""
+        return self._bindings_of(scope)[1].get(name, [])
+
+    def _bindings_of(self, scope: Scope) -> tuple[dict[str, list[ast.expr]], dict[str, list[ast.expr]]]:
+        if scope not in self.bindings:
+            self.bindings[scope] = bindings_of(scope)
+        return self.bindings[scope]
+
+    def frame(self, node: ast.expr | ast.stmt) -> Frame:
+        """Where a node lies, as reports have it."""
+        scope = self.scope_of(node)
+        name = scope.name if isinstance(scope, Function) else "<module>"
+        code = self.lines[node.lineno - 1].strip() if node.lineno <= len(self.lines) else ""
+        return Frame(self.file, node.lineno, name, redacted_code(code))
+
+
+# Pieces of syntax.
+
+
+def last_part(node: ast.expr) -> str:
+    """The last part of a dotted name; empty if the expression is no name."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def given_to(call: ast.Call) -> list[ast.expr]:
+    """The arguments of a call, by position and by keyword."""
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
+
+
+def is_none(node: ast.expr) -> bool:
+    """Whether an expression is written as None."""
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def gives_numbers(node: ast.expr) -> bool:
+    """Whether what is put into a set is seen to be numbers, whose hashes are the same in each run."""
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, int | float)
+    if isinstance(node, ast.Call):
+        return last_part(node.func) in _NUMBERS
+    if isinstance(node, ast.List | ast.Tuple):
+        return all(gives_numbers(one) for one in node.elts)
+    if isinstance(node, ast.Attribute):
+        return node.attr in ("ndim", "numel")
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
+    if isinstance(node, ast.BinOp):
+        if isinstance(node.op, ast.Mult | ast.FloorDiv | ast.Div | ast.Pow):
+            return True
+        return isinstance(node.op, ast.Add | ast.Sub) and (gives_numbers(node.left) or gives_numbers(node.right))
+    if isinstance(node, ast.IfExp):
+        # What is compared with a number is one.
+        test = node.test
+        is_compared = isinstance(test, ast.Compare) and any(gives_numbers(one) for one in test.comparators)
+        return is_compared or (gives_numbers(node.body) and gives_numbers(node.orelse))
+    return isinstance(node, ast.GeneratorExp | ast.ListComp) and gives_numbers(node.elt)
+
+
+def counts_up(node: ast.AST) -> bool:
+    """Whether the elements of a comprehension are taken from a range."""
+    if not isinstance(node, ast.SetComp | ast.GeneratorExp | ast.ListComp) or not isinstance(node.elt, ast.Name):
+        return False
+    iters = [one.iter for one in node.generators if isinstance(one.target, ast.Name) and one.target.id == node.elt.id]
+    return bool(iters) and gives_numbers(iters[0])
+
+
+def own_expressions(statement: ast.AST) -> Iterator[ast.AST]:
+    """The expressions of a statement itself, without those of the statements in it."""
+    for child in ast.iter_child_nodes(statement):
+        if isinstance(child, ast.expr):
+            yield child
+        elif isinstance(child, ast.withitem):
+            yield child.context_expr
+
+
+def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Pairs of a target and what is assigned to it."""
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            if not isinstance(target, ast.Tuple | ast.List):
+                yield target, node.value
+            elif isinstance(node.value, ast.Tuple | ast.List) and len(target.elts) == len(node.value.elts):
+                yield from zip(target.elts, node.value.elts, strict=True)
+            else:
+                yield from ((part, node.value) for part in target.elts)
+    elif isinstance(node, ast.AugAssign | ast.NamedExpr) or (
+        isinstance(node, ast.AnnAssign) and node.value is not None
+    ):
+        assert node.value is not None
+        yield node.target, node.value
+    elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+        yield from ((part, node.iter) for part in ast.walk(node.target) if isinstance(part, ast.Name | ast.Attribute))
+    elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+        yield node.optional_vars, node.context_expr
+
+
+def within(scope: Scope) -> Iterator[ast.AST]:
+    """The nodes of a scope, without those of functions in it."""
+    waiting: deque[ast.AST] = deque(ast.iter_child_nodes(scope))
+    while waiting:
+        node = waiting.popleft()
+        yield node
+        if not isinstance(node, Function | ast.Lambda):
+            waiting.extend(ast.iter_child_nodes(node))
+
+
+def bindings_of(scope: Scope) -> tuple[dict[str, list[ast.expr]], dict[str, list[ast.expr]]]:
+    """By name, what it is given in a scope with what is put into what it stands for; and what it is given as a whole."""
+    found: dict[str, list[ast.expr]] = {}
+    whole: dict[str, list[ast.expr]] = {}
+    for node in within(scope):
+        takes_elements = isinstance(node, ast.For | ast.AsyncFor | ast.comprehension)
+        for target, value in assigned(node):
+            if isinstance(target, ast.Name) and not takes_elements:
+                whole.setdefault(target.id, []).append(value)
+            base = target
+            while isinstance(base, ast.Subscript | ast.Starred):
+                base = base.value
+            if isinstance(base, ast.Name):
+                found.setdefault(base.id, []).append(value)
+                if isinstance(target, ast.Subscript):
+                    found[base.id].append(target.slice)
+        if isinstance(node, ast.Call):
+            owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+            if isinstance(owner, ast.Name) and last_part(node.func) in FILLING:
+                found.setdefault(owner.id, []).extend(node.args)
+            # What shuffles a list in place is a draw that it depends on.
+            elif last_part(node.func) == "shuffle":
+                for one in node.args:
+                    if isinstance(one, ast.Name):
+                        found.setdefault(one.id, []).append(node)
+    return found, whole
+
+
+def parameters(function: Function | ast.Lambda) -> list[str]:
+    """The names of a function's parameters, without those that collect the rest."""
+    arguments = function.args
+    return [one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+
+
+def given_back(function: Function) -> Iterator[ast.expr]:
+    """What a function returns or yields."""
+    for node in within(function):
+        if isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) and node.value is not None:
+            yield node.value
