@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from determinism.exit_status import exit_phrase
+from determinism.errors import exit_phrase
 from determinism.trace.opening import open_trace
 from determinism.trace.schema import Table
 from tests.e2e.commands import check, compare, program, run

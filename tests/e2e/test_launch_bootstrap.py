@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from determinism.launch.program import BOOTSTRAP_FOLDER, child_environment
+from determinism.launch.interpreter import BOOTSTRAP_FOLDER
+from determinism.launch.program import child_environment
 from determinism.launch.record import not_recorded_reasons, unrecorded_reason
 from determinism.run_spec import EnablingRequest, FactorRequest, ProbeRequest, RunSpec
 

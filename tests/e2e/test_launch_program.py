@@ -218,12 +218,12 @@ def test_device_and_closed_input(spec: RunSpec, tmp_path: Path) -> None:
 DRIVER = """
     import json, os, sys
     from pathlib import Path
-    from determinism.launch import program
+    from determinism.launch import processes
     from determinism.run_spec import RunSpec
     from determinism.launch.program import Interrupted, run_program
     request = json.loads(sys.argv[1])
-    program.GRACE_SECONDS = request["grace"]
-    program._WITNESS_SECONDS = request["witness"] or program._WITNESS_SECONDS
+    processes.GRACE_SECONDS = request["grace"]
+    processes._WITNESS_SECONDS = request["witness"] or processes._WITNESS_SECONDS
     if "terminal" in request:
         terminal = os.open(request["terminal"], os.O_RDWR)
         for stream in (0, 1, 2):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from determinism.exit_status import exit_phrase
+from determinism.errors import exit_phrase
 
 
 @pytest.mark.parametrize(

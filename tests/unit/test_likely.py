@@ -83,6 +83,17 @@ ORIGINS = {
         "seed-missing-numpy",
         ("sample(n=3)", "sample(n=3, random_state=0)"),
     ),
+    "own-function-that-seeds-others": (
+        """
+        import numpy
+        def set_seed(seed):
+            torch.manual_seed(seed)
+        set_seed(3)
+        x = torch.tensor(numpy.random.permutation(9))  # used # origin
+        """,
+        "seed-missing-numpy",
+        ("torch.manual_seed(seed)", "numpy.random.seed(seed)"),
+    ),
     "split-of-a-data-set": (
         """
         from sklearn.model_selection import train_test_split
@@ -431,7 +442,9 @@ def test_files_that_the_program_imports_are_read_although_nothing_in_them_was_re
     [
         ("float(torch.load(folder + '/x.pt'))", None),
         ("sqlite3.connect(folder).execute('SELECT x').fetchone()", None),
+        ("Data(folder)[0]", None),
         ("hash(folder) % 7", "entropy"),
+        ("numpy.random.default_rng(list(folder.encode())).normal()", "entropy"),
     ],
 )
 def test_the_name_of_a_temporary_file_decides_nothing_of_what_the_file_holds(

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from determinism.launch.interpreter import BOOTSTRAP_FOLDER
 from determinism.launch.notes import RUN_VARIABLE as VARIABLE_OF_NOTES
 from determinism.launch.notes import is_asked_for
-from determinism.launch.program import BOOTSTRAP_FOLDER, child_environment
+from determinism.launch.program import child_environment
 from determinism.run_spec import (
     EARLIER_RUNS_VARIABLE,
     RUN_VARIABLE,

@@ -13,8 +13,7 @@ from datetime import date
 from importlib.util import find_spec
 from typing import Any
 
-from determinism.errors import LaunchError, UsageError
-from determinism.exit_status import exit_phrase
+from determinism.errors import LaunchError, UsageError, exit_phrase
 from determinism.frameworks.registry import NO_DETERMINISTIC_MODE, OP_AUDITS
 from determinism.knowledge.entries import Audit, Measurement
 

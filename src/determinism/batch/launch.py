@@ -11,8 +11,7 @@ from determinism.batch.compare import compare_batches
 from determinism.batch.diagnose import CureSearch, Trial, is_cured
 from determinism.comparison.result import Comparison
 from determinism.comparison.run_facts import RunSummary
-from determinism.errors import DeterminismError, LaunchError, UsageError
-from determinism.exit_status import exit_phrase
+from determinism.errors import DeterminismError, LaunchError, UsageError, exit_phrase
 from determinism.launch.interpreter import check_interpreter
 from determinism.launch.io import OutputFolder, StandardInput
 from determinism.launch.program import Announce, Interrupted, ProgramExit, unannounced

@@ -43,8 +43,7 @@ from determinism.comparison.result import (
 )
 from determinism.comparison.unordered import Surroundings, compare_unordered
 from determinism.comparison.values import with_values
-from determinism.errors import UsageError
-from determinism.exit_status import exit_phrase
+from determinism.errors import UsageError, exit_phrase
 from determinism.op_semantics import Op, OpSemantics, may_be_dropout
 from determinism.trace.opening import open_trace
 from determinism.trace.reader import ProcessTrace, Trace

@@ -69,6 +69,7 @@ CAUSE_OF_SOURCE = {
     "completion-order": "completion-order",
     "loader-order": "completion-order",
     "queue-order": "queue-order",
+    "process-queue": "queue-order",
     "timer": "timer",
     "uninitialized-array": "uninitialized-memory",
     "checkpoint-rng": "recomputed-randomness",
@@ -81,6 +82,7 @@ _BY_FACTOR = {
     "python-random": "python-seed",
     "numpy-random": "numpy-seed",
     "queue-order": "thread-schedule",
+    "process-queue": "process-schedule",
     "thread-update": "thread-schedule",
     "time-limit": "thread-schedule",
 }

@@ -101,17 +101,17 @@ ITERATING = frozenset(
 )
 OBJECTS = frozenset({"parameters", "modules", "children", "buffers"})
 """Methods of modules that give objects."""
-_OPENING = frozenset({
-    "open", "connect", "load", "read_csv", "read_parquet", "read_json", "read_pickle", "read_text", "read_bytes", "loadtxt", "genfromtxt",
-    "imread", "safe_open", "load_file", "fromfile", "memmap", "from_pretrained", "File", "execute", "read_sql",
+_USING_NAMES = frozenset({
+    "hash", "int", "ord", "sum", "sorted", "min", "max", "encode", "from_bytes", "crc32", "adler32", "md5", "sha1", "sha256", "sha512", "blake2b",
+    "Random", "default_rng", "RandomState", "SeedSequence",
 })  # fmt: skip
-"""Calls that read a file whose name they are given."""
+"""Calls that make something of the letters of a text. What else is given the name of a temporary file only finds the file by it."""
 _RUN_BY_OTHERS = ("__getitem__", "__iter__", "__next__", "__call__", "__getitems__", "forward")
 """Methods that run when an object is used."""
 
 _TELLING = (
     *("unseeded-generator", "numpy-random", "python-random", "set-order", "hash", "seed-value", "entropy"),
-    *("completion-order", "time-limit"),
+    *("completion-order", "time-limit", "queue-order", "process-queue"),
 )
 """Sources that give something else in nearly each run; the others are named only if there is none of these."""
 
@@ -227,7 +227,8 @@ class Program:
             for calls in self.callers.values()
             for module, call in calls
             if module.dotted(call.func) in SEEDS[library]
-            or (last_part(call.func) in SEED_ALL and module.dotted(call.func) not in SEEDS["tensorflow"])
+            # What a program calls `set_seed` itself seeds by the calls in it.
+            or (last_part(call.func) in SEED_ALL.difference(self.functions) and module.dotted(call.func) not in SEEDS["tensorflow"])
             or module.dotted(call.func) == "determinism.seed" or module.dotted(call.func) == "determinism.enable"
         ]  # fmt: skip
 
@@ -266,11 +267,11 @@ class Program:
 
     def back_from(self, begin: Sequence[_Node]) -> Found | None:
         """The nearest source that some expressions go back to; a telling one before one that often gives the same."""
-        waiting = deque((*node, False) for node in begin)
+        waiting = deque((module, node, _uses_letters(module.parents.get(node))) for module, node in begin)
         seen: set[int] = set()
         other: Found | None = None
         while waiting and len(seen) < _MOST_LOOKED_AT:
-            module, node, is_of_file = waiting.popleft()
+            module, node, is_of_letters = waiting.popleft()
             if id(node) in seen:
                 continue
             seen.add(id(node))
@@ -278,8 +279,8 @@ class Program:
             if seeded is not None:
                 return seeded
             source = self._source(module, node)
-            # What a file holds does not depend on what it is called.
-            is_name = is_of_file and isinstance(node, ast.Call) and module.dotted(node.func).startswith("tempfile.")
+            is_file = isinstance(node, ast.Call) and module.dotted(node.func).startswith("tempfile.")
+            is_name = is_file and not is_of_letters
             if source is not None and isinstance(node, ast.expr) and not is_name:
                 frame = module.frame(node)
                 has_objects = source == "set-order" and self.has_objects(module, node)
@@ -288,8 +289,8 @@ class Program:
                 if source in _TELLING:
                     return found
                 other = other or found
-            is_of_file = is_of_file or (isinstance(node, ast.Call) and last_part(node.func) in _OPENING)
-            waiting.extend((*behind, is_of_file) for behind in self._behind(module, node))
+            is_of_letters = is_of_letters or _uses_letters(node)
+            waiting.extend((*behind, is_of_letters) for behind in self._behind(module, node))
         return other
 
     def varying_seed(self, module: Module, value: ast.expr) -> ast.expr | None:
@@ -404,6 +405,14 @@ class Program:
             return "time-limit"
         if name in GENERATORS:
             return None if given and not is_none(given[0]) else "unseeded-generator"
+        if name == "open" and given and getattr(given[0], "value", None) in ("/dev/urandom", "/dev/random"):
+            return "entropy"
+        if (
+            last == "get"
+            and isinstance(call.func, ast.Attribute)
+            and (filled := self._filled_queue(module, call.func.value))
+        ):
+            return filled
         if name in CALLS:
             if name == "hash" and self._has_fixed_hashes:
                 return None
@@ -425,6 +434,21 @@ class Program:
             return "set-order"
         is_iterated = self.is_iterated(module, call) and self.is_set(module, call)
         return "set-order" if is_iterated else None
+
+    def _filled_queue(self, module: Module, node: ast.AST) -> str | None:
+        """What an expression is, if it is a queue that several threads or processes may fill: the source that an item of it is."""
+        makes = {last_part(one.func) for one in module.nodes if isinstance(one, ast.Call)}
+        if not makes & _QUEUES or not isinstance(node, ast.Name | ast.Attribute):
+            return None
+        starts = [(owner, one) for name in _STARTED for owner, one in self.callers.get(name, ()) if owner is module]
+        if len(starts) < 2 and not any(_is_repeated(owner, one) for owner, one in starts):
+            return None
+        given = self.values_of(module, node) if isinstance(node, ast.Name) else self.attributes.get(node.attr, ())
+        for owner, value in given:
+            if isinstance(value, ast.Call) and last_part(value.func) in _QUEUES:
+                is_of_threads = owner.dotted(value.func).startswith("queue.")
+                return "queue-order" if is_of_threads else "process-queue"
+        return None
 
     def _is_sorted(self, module: Module, node: ast.AST) -> bool:
         parent = module.parents.get(node)
@@ -582,6 +606,8 @@ class Program:
 # Pieces of syntax.
 
 _TOO_LATE = ("TimeoutError", "Empty")
+_QUEUES = frozenset({"Queue", "SimpleQueue", "JoinableQueue"})
+_STARTED = ("Thread", "Process", "submit")
 _THREAD_POOLS = ("ThreadPoolExecutor", "ThreadPool")
 _HANDING_OVER = ("submit", "map", "apply_async", "imap", "imap_unordered", "starmap", "run_in_executor")
 _REPEATING = ("map", "imap", "imap_unordered", "starmap")
@@ -625,6 +651,12 @@ def _added_to(node: ast.AST, function: Function, start: ast.Call) -> Iterator[st
     is_own = not is_name and target.id in bindings_of(function)[1]
     if target.id in declared or not (is_name or is_own):
         yield target.id
+
+
+def _uses_letters(node: ast.AST | None) -> bool:
+    """Whether an expression makes something of the letters of a text, such as a seed."""
+    name = last_part(node.func) if isinstance(node, ast.Call) else ""
+    return name in _USING_NAMES or _names_seed(name)
 
 
 def _names_seed(name: str) -> bool:

@@ -43,6 +43,19 @@ def start_processes(request: FactorRequest) -> None:
             _wait_for(self)
 
     BaseProcess.start = start_and_wait  # type: ignore[method-assign]
+    _leave_room_in_queues()
+
+
+def _leave_room_in_queues() -> None:
+    """Let a process put all that it makes into a queue: one that waits for room does not end, and the next is started beside it."""
+    from multiprocessing.queues import Queue
+
+    make = Queue.__init__
+
+    def make_without_limit(self: Any, maxsize: int = 0, **others: Any) -> None:
+        make(self, 0, **others)
+
+    Queue.__init__ = make_without_limit  # type: ignore[method-assign]
 
 
 def _wait_for(process: BaseProcess) -> None:

@@ -82,7 +82,7 @@ def replace(owner: Any, name: str, wrapper_of: Callable[[Callable[..., Any]], Ca
 _OWN = tuple(
     f"determinism.{name}"
     for name in (
-        "device_digest", "digest", "exit_status", "frameworks.", "import_hook", "launch.", "probes.", "redaction", "session.",
+        "device_digest", "digest", "errors", "frameworks.", "import_hook", "launch.", "probes.", "redaction", "session.",
         "sites", "source_files", "trace.",
     )
 )  # fmt: skip

@@ -16,8 +16,7 @@ from typing import Self
 
 import numpy as np
 
-from determinism.errors import LaunchError, TraceError, UsageError
-from determinism.exit_status import exit_phrase
+from determinism.errors import LaunchError, TraceError, UsageError, exit_phrase
 from determinism.golden.ledger import (
     NO_VALUE,
     Ledger,

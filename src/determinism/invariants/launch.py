@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from determinism.comparison.recorded import recorded_by, summary_of
-from determinism.errors import LaunchError, TraceError
-from determinism.exit_status import exit_phrase
+from determinism.errors import LaunchError, TraceError, exit_phrase
 from determinism.invariants.findings import InvariantFindings, main_streams, verdict_of
 from determinism.invariants.repeated import check_files, check_repeated, check_shards
 from determinism.invariants.replicas import check_replicas

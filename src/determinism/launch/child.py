@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from determinism.exit_status import ending_as_before
+from determinism.errors import ending_as_before
 from determinism.frameworks.registry import RECORDERS, is_helper
 from determinism.import_hook import after_import
 from determinism.launch.notes import is_asked_for, note_not_recorded

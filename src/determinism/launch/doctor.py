@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from determinism.errors import LaunchError
-from determinism.exit_status import exit_phrase
+from determinism.errors import LaunchError, exit_phrase
 from determinism.knowledge.settings import GROUPS, Effect, Remaining, Request, Setting, facts_of
 from determinism.launch.interpreter import (
     OLDEST_PYTHON,

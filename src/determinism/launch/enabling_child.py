@@ -8,8 +8,7 @@ import os
 import sys
 from functools import partial
 
-from determinism.errors import legible
-from determinism.exit_status import ending_as_before
+from determinism.errors import ending_as_before, legible
 from determinism.frameworks.registry import ENABLERS, FACTORS
 from determinism.import_hook import after_import
 from determinism.launch.notes import note_not_recorded

@@ -369,6 +369,7 @@ TIMED_RULES = {
     "clock": "what the clock decides",
     "completion-order": "results in the order in which they arrive",
     "thread-race": "sums that threads share",
+    "machine-state": "choices by the load of the machine or its free memory",
 }
 """Rules of lint about timing, with what a program does where one fires."""
 

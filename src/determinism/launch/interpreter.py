@@ -17,6 +17,9 @@ from typing import NamedTuple
 
 from determinism.errors import LaunchError
 
+BOOTSTRAP_FOLDER = Path(__file__).absolute().with_name("bootstrap")
+"""What every Python process of a program that is run finds first on its path."""
+
 # Finds the file that a command starts.
 
 

@@ -1,4 +1,4 @@
-"""Runs the program once under recording, and survives interrupts."""
+"""Runs the program once under recording: its environment, its progress, its end."""
 
 from __future__ import annotations
 
@@ -8,30 +8,23 @@ import re
 import signal
 import subprocess
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Protocol
 
-from determinism.errors import LaunchError
-from determinism.exit_status import exit_phrase, signal_name
+from determinism.errors import LaunchError, exit_phrase, signal_name
 from determinism.factors.catalog import before_start, factor_environment
-from determinism.frameworks.registry import is_helper
-from determinism.launch.interpreter import PYTHON_NAME, hiding_options, option_letters
+from determinism.launch.interpreter import BOOTSTRAP_FOLDER
 from determinism.launch.io import OutputLog, StandardInput
-from determinism.redaction import redacted
+from determinism.launch.processes import GroupWitness, HiddenProcesses, Interruption, caught_signals, send
 from determinism.run_spec import PROCESS_VARIABLE, RunSpec
 from determinism.trace.schema import PROCESSES_FOLDER, SPOOL_FILE, TIME_LIMIT
 from determinism.trace.spool import read_progress
 
 # The environment that a program is started with.
-
-BOOTSTRAP_FOLDER = Path(__file__).absolute().with_name("bootstrap")
-
 
 HASH_SEED = "PYTHONHASHSEED"
 
@@ -64,270 +57,6 @@ def with_bootstrap(environ: Mapping[str, str]) -> dict[str, str]:
     # An empty PYTHONPATH counts as none, whereas an empty entry in it would put the working directory on `sys.path`.
     earlier = environ.get("PYTHONPATH")
     return {**environ, "PYTHONPATH": f"{BOOTSTRAP_FOLDER}{os.pathsep}{earlier}" if earlier else str(BOOTSTRAP_FOLDER)}
-
-
-# Finds, while a program runs, the Python processes of it that load a framework where recording cannot reach them.
-
-_LIBRARIES = (b"/libtorch_", b"/libtensorflow_framework.so")
-"""Part of the path of a library that a framework maps into the memory of the process."""
-
-_SETTLED_SECONDS = 1.0
-"""Before this age a process may be a copy of its parent that is about to start another program."""
-
-
-class HiddenProcesses:
-    """The processes of a program, looked at again and again.
-
-    They are looked at from outside: one that recording cannot reach cannot tell, and what started it may be a shell.
-    Importing a framework takes much longer than the time from one look to the next.
-    """
-
-    def __init__(self, trace_folder: Path) -> None:
-        """Note what runs already, so this comes before the program starts.
-
-        Args:
-            trace_folder: Where the program is recorded, which every process that got its environment knows.
-        """
-        self.found: dict[int, tuple[str, str]] = {}
-        """Per process id the command, and why it cannot be recorded."""
-        self._trace = os.fsencode(trace_folder)
-        self._known = _running()
-        self._family: set[int] = set()
-        self._unsettled: dict[int, float] = {}
-        """Since when each process is known that may still turn out to be hidden."""
-        self.waited = 0.0
-        """Seconds in which the program was ready to run and had no processor; 0 where the system does not count them."""
-        self._waits: dict[int, float] = {}
-
-    def look(self, program: int) -> None:
-        """Look at what runs now, given the process id of the program."""
-        running, now = _running(), time.monotonic()
-        for process in sorted(running - self._known):
-            if process == program or _parent(process) in self._family or self._trace in _read(process, "environ"):
-                self._family.add(process)
-                self._unsettled[process] = now
-        self._known = running
-        self._family &= running
-        for process, since in list(self._unsettled.items()):
-            if process not in running or self._is_settled(process, now - since):
-                del self._unsettled[process]
-        self._add_waits()
-
-    def _add_waits(self) -> None:
-        """Add how long the process that waited longest since the last look waited: the others may have waited for it."""
-        waits = {process: _seconds_in_queue(process) for process in self._family}
-        grown = [wait - self._waits.get(process, 0.0) for process, wait in waits.items()]
-        self.waited += max(0.0, max(grown, default=0.0))
-        self._waits = waits
-
-    def _is_settled(self, process: int, age: float) -> bool:
-        command = [os.fsdecode(word) for word in _read(process, "cmdline").split(b"\0")[:-1]]
-        if _tries_instructions(command) or is_helper(command):
-            return True
-        if not command or not PYTHON_NAME.fullmatch(_executable(process)):
-            return False
-        reason = _obstacle(command, _read(process, "environ").split(b"\0"))
-        if reason is None:
-            return age > _SETTLED_SECONDS
-        mapped = _read(process, "maps")
-        if not any(library in mapped for library in _LIBRARIES):
-            return False
-        self.found[process] = (" ".join(redacted(command)), reason)
-        return True
-
-
-def _tries_instructions(command: list[str]) -> bool:
-    """Whether this is Inductor's own process, which loads a library only to see which instructions the processor has."""
-    return command[1:2] == ["-c"] and len(command) > 2 and "cdll.LoadLibrary(" in command[2] and "torch" in command[2]
-
-
-def _obstacle(command: list[str], environment: list[bytes]) -> str | None:
-    """Why a Python that was started like this cannot be recorded; None if it can."""
-    hiding = hiding_options("".join(option_letters(command[1:])))
-    if hiding:
-        return f"it was started with {' '.join(hiding)}, which hides the recorder from it"
-    paths = [value.removeprefix(b"PYTHONPATH=") for value in environment if value.startswith(b"PYTHONPATH=")]
-    if any(os.fsencode(BOOTSTRAP_FOLDER) in path.split(os.pathsep.encode()) for path in paths):
-        return None
-    return "it was started without the PYTHONPATH that leads to the recorder"
-
-
-def _running() -> set[int]:
-    """Every process id; none where there is no /proc."""
-    try:
-        return {int(name) for name in os.listdir("/proc") if name.isdigit()}
-    except OSError:
-        return set()
-
-
-def _read(process: int, file: str) -> bytes:
-    """A file of a process; empty if it has ended, or is another user's."""
-    try:
-        return Path(f"/proc/{process}/{file}").read_bytes()
-    except OSError:
-        return b""
-
-
-def _executable(process: int) -> str:
-    """The name of the file that a process executes."""
-    try:
-        return os.path.basename(os.readlink(f"/proc/{process}/exe"))
-    except OSError:
-        return ""
-
-
-def _parent(process: int) -> int:
-    # The name in parentheses may hold spaces and parentheses itself.
-    words = _read(process, "stat").rpartition(b")")[2].split()
-    return int(words[1]) if len(words) > 1 else -1
-
-
-def _seconds_in_queue(process: int) -> float:
-    """How long the main thread of a process waited for a processor since it started (Linux: Documentation/scheduler/sched-stats.rst)."""
-    words = _read(process, "schedstat").split()
-    return int(words[1]) / 1e9 if len(words) > 1 else 0.0
-
-
-# Ends the program when the user wants it to end: politely first, then by force.
-
-GRACE_SECONDS = 5.0
-_WITNESS_SECONDS = 1.0
-"""How long it may take on a busy machine until a process that a signal ends has ended."""
-INTERRUPTED = 128 + signal.SIGINT
-"""Exit status of a command that the user ended with Ctrl-C, as shells give it."""
-
-_CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-@contextmanager
-def caught_signals() -> Iterator[list[int]]:
-    """Collect the signals that ask this process to end, instead of ending."""
-    received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield received
-        return
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-
-    # What is ignored, as under `nohup`, stays ignored.
-    caught = [number for number in _CAUGHT if signal.getsignal(number) not in (signal.SIG_IGN, None)]
-    before = {number: signal.signal(number, handle) for number in caught}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-class GroupWitness:
-    """Tells a signal that the whole process group got from one that only this process got.
-
-    The system does not tell them apart. But another process of the group, which does nothing and is known to nobody else, is
-    ended by a signal to the group and by no other: Ctrl-C on a terminal, `kill -INT -- -GROUP`, a batch system.
-    """
-
-    def __init__(self) -> None:
-        """Start the other process."""
-        try:
-            # It ends at the end of its input, so also where this process is killed.
-            self._other: subprocess.Popen[bytes] | None = subprocess.Popen(
-                ["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-            )
-        except OSError:
-            self._other = None
-
-    def got(self, number: int, process: int) -> bool:
-        """Whether a signal went to the whole group, and a process belongs to it."""
-        try:
-            is_member = os.getpgid(process) == os.getpgrp()
-        except OSError:
-            return False
-        return is_member and self._other is not None and self._other.poll() == -number
-
-    def end(self) -> None:
-        """End the other process."""
-        if self._other is not None:
-            self._other.kill()
-            self._other.communicate()
-
-
-class Interruption:
-    """What to send to the program, and when, once the first signal came in."""
-
-    def __init__(self, process: subprocess.Popen[bytes], witness: GroupWitness) -> None:
-        self._process = process
-        self._witness = witness
-        self._seen = 0
-        self._plan: list[tuple[float, int]] = []
-        self._since = 0.0
-        self._may_have_it = False
-        """Whether the first signal is not sent yet since the program may have got it."""
-
-    def advance(self, received: Sequence[int]) -> None:
-        """Send what is due; a further signal from the user makes the next stage due at once."""
-        if not received:
-            return
-        if self._seen == 0:
-            # The program may have got it as well, and twice would break its own ending, such as saving its state.
-            self._begin(received[0], _WITNESS_SECONDS)
-            self._may_have_it = True
-        elif len(received) > self._seen:
-            following = [number for _, number in self._plan if number != signal.SIGINT]
-            self._plan = [(GRACE_SECONDS if index else 0.0, number) for index, number in enumerate(following)]
-            self._may_have_it = False
-        self._seen = len(received)
-        if self._may_have_it and self._witness.got(received[0], self._process.pid):
-            self._plan.pop(0)
-            self._may_have_it = False
-        self._send_what_is_due()
-
-    def stop(self) -> None:
-        """End the program without having been asked to by a signal."""
-        if self._seen == 0:
-            self._begin(signal.SIGTERM, 0.0)
-            self._seen = 1
-        self._send_what_is_due()
-
-    def _begin(self, first: int, seconds: float) -> None:
-        force = [(GRACE_SECONDS, number) for number in (signal.SIGTERM, signal.SIGKILL) if number != first]
-        self._plan = [(seconds, first), *force]
-        self._since = time.monotonic()
-
-    def _send_what_is_due(self) -> None:
-        if self._plan and time.monotonic() - self._since >= self._plan[0][0]:
-            self._may_have_it = False
-            send(self._process, self._plan.pop(0)[1])
-            self._since = time.monotonic()
-
-
-def send(process: subprocess.Popen[bytes], number: int) -> None:
-    """Send a signal to a process and to all that it started."""
-    for child in _descendants(process.pid):
-        try:
-            os.kill(child, number)
-        except OSError:
-            continue
-    process.send_signal(number)
-
-
-def _descendants(ancestor: int) -> list[int]:
-    """Process ids below a process; none where there is no /proc."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            # The name in parentheses may hold spaces and parentheses itself.
-            parent = int(entry.read_text(errors="replace").rpartition(")")[2].split()[1])
-        except (OSError, IndexError, ValueError):
-            continue
-        children.setdefault(parent, []).append(int(entry.parent.name))
-    found: list[int] = []
-    waiting = [ancestor]
-    while waiting:
-        below = children.get(waiting.pop(), [])
-        found += below
-        waiting += below
-    return found
 
 
 # How far a running program is, from the traces that it is writing.
@@ -412,6 +141,10 @@ class Interrupted(LaunchError):
         )
         self.program_exit = program_exit
         self.exit_status = 128 + getattr(signal, program_exit.stopped_by or "", signal.SIGINT)
+
+
+INTERRUPTED = 128 + signal.SIGINT
+"""Exit status of a command that the user ended with Ctrl-C, as shells give it."""
 
 
 def never() -> str | None:

@@ -17,8 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from determinism.errors import LaunchError, TraceError
-from determinism.exit_status import exit_phrase
+from determinism.errors import LaunchError, TraceError, exit_phrase
 from determinism.launch.interpreter import find_executable, find_interpreter
 from determinism.launch.io import StandardInput
 from determinism.launch.notes import NOTE_PREFIX

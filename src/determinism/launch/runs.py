@@ -21,8 +21,7 @@ from determinism.comparison.result import Comparison
 from determinism.comparison.run_facts import FileChange, Leftover, RunSummary
 from determinism.compile_caches import compile_cache_of
 from determinism.diagnose.experiments import Intervention
-from determinism.errors import LaunchError, UsageError
-from determinism.exit_status import exit_phrase
+from determinism.errors import LaunchError, UsageError, exit_phrase
 from determinism.launch.io import OutputFolder, StandardInput
 from determinism.launch.program import INTERRUPTED, Interrupted, ProgressCallback, never
 from determinism.launch.reading import LEFTOVERS_PREFIX

@@ -159,6 +159,8 @@ class Flow:
         if name in _PASSES_ON:
             return self.is_used_in_order(call, depth + 1)
         dotted = self._text.module.dotted(call.func)
+        if dotted == "asyncio.run" or name == "run_until_complete":
+            return self.is_used_in_order(call, depth + 1, is_list=is_list)
         if name == "join":
             is_pattern = isinstance(outer, ast.Call) and self._text.module.dotted(outer.func).startswith("re.")
             if dotted == "os.path.join" or is_pattern:

@@ -85,6 +85,51 @@ def of_hashes(text: Text) -> Iterator[Finding]:
             yield text.finding("process-id", Severity.DIFFERS, message, node)
 
 
+_OF_MACHINE = frozenset({
+    "os.getloadavg", "os.times", "resource.getrusage", "psutil.getloadavg", "psutil.cpu_percent", "psutil.virtual_memory", "psutil.swap_memory",
+    "torch.cuda.mem_get_info", "shutil.disk_usage",
+})  # fmt: skip
+_BOUNDS = frozenset({"min", "max", "range"})
+
+
+def of_machine(text: Text) -> Iterator[Finding]:
+    """Something that is chosen by how busy the machine is, or by how much memory is free."""
+    for node in text.module.nodes:
+        if not isinstance(node, ast.Call) or text.module.dotted(node.func) not in _OF_MACHINE:
+            continue
+        if _is_chosen_by(text, node) and not _is_of_display(text, node):
+            message = (
+                "What the machine does otherwise, or how much memory is free, decides here, and it differs in each run."
+            )
+            yield text.finding("machine-state", Severity.MAY_DIFFER, message, node)
+
+
+def _is_chosen_by(text: Text, read: ast.Call) -> bool:
+    """Whether a number, or a way to go on, is chosen by a value, directly or by a name in the same function."""
+    at: ast.AST = read
+    while (parent := text.module.parents[at]) and not isinstance(parent, ast.stmt):
+        at = parent
+    targets = parent.targets if isinstance(parent, ast.Assign) else []
+    names = {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+
+    def is_read(node: ast.AST) -> bool:
+        return any(one is read or (isinstance(one, ast.Name) and one.id in names) for one in ast.walk(node))
+
+    for node in ast.walk(text.module.scope_of(read)):
+        if isinstance(node, ast.If | ast.While) and is_read(node.test) and _decides(node):
+            return True
+        if isinstance(node, ast.IfExp) and is_read(node.test):
+            return True
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and is_read(node.left):
+            return not isinstance(node.left, ast.Constant | ast.JoinedStr)
+        if isinstance(node, ast.Call) and last_part(node.func) in _BOUNDS and any(map(is_read, node.args)):
+            kept = text.module.parents[node]
+            shown = {ast.unparse(one) for one in (kept.targets if isinstance(kept, ast.Assign) else ())}
+            # The most that was ever in use is only shown.
+            return shown.isdisjoint(map(ast.unparse, node.args))
+    return False
+
+
 def _becomes_text(text: Text, node: ast.AST) -> bool:
     """Whether a number becomes part of a text, such as the name of a file, which need not matter."""
     at: ast.AST | None = node
@@ -275,3 +320,4 @@ def findings(text: Text) -> Iterator[Finding]:
     yield from of_hashes(text)
     yield from of_random_bytes(text)
     yield from of_clocks(text)
+    yield from of_machine(text)

@@ -18,8 +18,7 @@ from pathlib import Path
 from determinism.comparison.result import Comparison
 from determinism.comparison.run_facts import Narrowing, RunSummary, Window
 from determinism.comparison.runs import compare_runs
-from determinism.errors import DeterminismError, LaunchError, TraceError, UsageError
-from determinism.exit_status import exit_phrase
+from determinism.errors import DeterminismError, LaunchError, TraceError, UsageError, exit_phrase
 from determinism.launch.check import Check
 from determinism.launch.further_runs import default_budget
 from determinism.launch.interpreter import check_interpreter

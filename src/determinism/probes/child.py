@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from determinism.exit_status import ending_as_before
+from determinism.errors import ending_as_before
 from determinism.import_hook import after_import
 from determinism.probes import rewrite
 from determinism.probes.loading import Loading, install, rewrite_cells, rewrite_spawned

@@ -14,7 +14,7 @@ from pathlib import PurePath
 from typing import Any
 
 from determinism.comparison.result import Cause, Divergence, Fix
-from determinism.exit_status import exit_phrase
+from determinism.errors import exit_phrase
 from determinism.trace.schema import STEP_OP, Frame
 from determinism.types import Kind, Level
 

@@ -12,7 +12,7 @@ from pathlib import PurePath
 from determinism.comparison.result import Comparison, DeadDifference, Fix
 from determinism.comparison.run_facts import FileChange, Leftover, RunSummary
 from determinism.environment import EnvironmentDifference, Part, part_of, stack_differences
-from determinism.exit_status import exit_phrase
+from determinism.errors import exit_phrase
 from determinism.report.entries import (
     Entry,
     counted,

@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from determinism.errors import legible
-from determinism.exit_status import exit_phrase
+from determinism.errors import exit_phrase, legible
 from determinism.knowledge.settings import Remaining, Setting, table
 from determinism.redaction import redacted
 from determinism.report.entries import counted, frame_text, stop_phrase

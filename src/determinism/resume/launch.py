@@ -14,8 +14,7 @@ from typing import Any
 from determinism.comparison.result import Comparison, Fix, Missing, ResumeFindings
 from determinism.comparison.run_facts import RunSummary
 from determinism.diagnose.checkpoints import PARTS
-from determinism.errors import DeterminismError, LaunchError, UsageError
-from determinism.exit_status import exit_phrase
+from determinism.errors import DeterminismError, LaunchError, UsageError, exit_phrase
 from determinism.launch.io import OutputFolder, StandardInput
 from determinism.launch.program import Announce, Interrupted, ProgramExit, unannounced
 from determinism.launch.record import RunResult, Unfinished, record_program, require_recorded
