@@ -91,8 +91,9 @@ if __name__ == "__main__":
 """
 
 
-def test_daemons_end_with_a_program_that_is_ended_early(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(WAITING)
+@pytest.mark.parametrize("is_daemon", [True, False])
+def test_processes_that_wait_end_with_a_program_that_is_ended_early(is_daemon: bool, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(WAITING.replace("daemon=True", f"daemon={is_daemon}"))
     ended = run(
         tmp_path, "check", "--runs", "2", "--steps", "1", "--json", "report.json", "--", sys.executable, "program.py"
     )

@@ -71,6 +71,47 @@ ORIGINS = {
         "seed-missing-numpy",
         ("import numpy as np", "import numpy as np\nnp.random.seed(1)"),
     ),
+    "bytes-of-a-device": (
+        """
+        import struct
+        def entropy():
+            with open("/dev/urandom", "rb") as file:  # origin
+                return struct.unpack("I", file.read(4))[0]
+        x = torch.tensor(entropy() % 7)  # used
+        """,
+        "entropy",
+        ("/dev/urandom", "/data/constant"),
+    ),
+    "queue-of-threads": (
+        """
+        import queue
+        from threading import Thread
+        ready = queue.Queue()
+        for number in range(4):
+            Thread(target=work, args=(ready, number)).start()
+        x = torch.tensor(ready.get())  # used # origin
+        """,
+        "queue-order",
+        ("for number in range(4):", "if True:"),
+    ),
+    "queue-of-processes": (
+        """
+        import torch.multiprocessing as mp
+        context = mp.get_context("spawn")
+        class Learner:
+            def __init__(self):
+                self.inbox = context.Queue(maxsize=4)
+        learner = Learner()
+        actors = [context.Process(target=act, args=(k, learner.inbox)) for k in range(2)]
+        states = learner.inbox.get()  # origin
+        x = torch.from_numpy(states)  # used
+        """,
+        "queue-order",
+        (
+            "[context.Process(target=act, args=(k, learner.inbox)) for k in range(2)]",
+            "[context.Process(target=act, args=(0, learner.inbox))]",
+        ),
+    ),
     "rows-of-a-table": (
         """
         import pandas as pd

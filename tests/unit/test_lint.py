@@ -1020,3 +1020,43 @@ for _ in range(4):
 )
 def test_what_is_computed_with_if_a_queue_is_empty_for_too_long(limit: str, instead: str, is_named: bool) -> None:
     assert rules_in(TAKEN_IN_TIME.format(limit, instead)) == ["clock"] * is_named
+
+
+IN_A_COROUTINE = """
+import asyncio
+import torch
+
+async def collect(jobs):
+    done = []
+    for job in asyncio.as_completed(jobs):
+        done.append(await job)
+    return {}
+
+for chunk in asyncio.run(collect(jobs)):
+    loss = model(torch.from_numpy(chunk)).sum()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("returned", "found"), [("done", ["completion-order"]), ("sorted(done)", [])])
+def test_what_a_coroutine_collects_is_used_where_it_is_run(returned: str, found: list[str]) -> None:
+    assert rules_in(IN_A_COROUTINE.format(returned)) == found
+
+
+@pytest.mark.parametrize(
+    ("use", "found"),
+    [
+        ("torch.set_num_threads(1 + int(load * 100) % 2)", True),
+        ("size = min(64, int(load))", True),
+        ("size = 8 if load > 2 else 32", True),
+        ("if load > 2:\n    optimizer.step()", True),
+        ("if load > 2:\n    print('busy')", False),
+        ("most = max(most, load)", False),
+        ("print('%.2f' % load)", False),
+        ("log['load'] = load / 4", False),
+    ],
+)
+def test_the_load_of_the_machine_is_named_where_it_chooses_something(use: str, found: bool) -> None:
+    text = f"import os\nimport torch\nload, _, _ = os.getloadavg()\n{use}\n"
+    assert rules_in(text) == ["machine-state"] * found

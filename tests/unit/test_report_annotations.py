@@ -60,7 +60,7 @@ def test_a_difference_is_an_error_at_its_line(monkeypatch: pytest.MonkeyPatch) -
         "",
         "fix               Compute with one thread (verified by 3 equal runs)",
         "    OMP_NUM_THREADS=1 python train.py",
-        "or                Sort it. (not verified: no run was made with it)",
+        "or                Sort it. (not verified: the cause is confirmed, but no run was made with this change)",
         "    for name in sorted(names):",
         "        x",
         "",

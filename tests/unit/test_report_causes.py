@@ -112,7 +112,7 @@ def test_what_shows_a_cause_is_a_detail() -> None:
 
 def test_a_fix_that_no_run_was_made_with_says_so() -> None:
     text = text_of(explained(cause(), fixes=(Fix("hash-value", "Use another hash"),)))
-    assert "fix Use another hash (not verified: no run was made with it)" in text
+    assert "fix Use another hash (not verified: the cause is confirmed, but no run was made with this change)" in text
 
 
 @pytest.mark.parametrize(

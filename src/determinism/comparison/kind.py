@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 from itertools import zip_longest
@@ -176,7 +177,11 @@ def _parts(first: Entry, second: Entry) -> str:
     return "its view differs"
 
 
+_MANY_TENSORS = re.compile(r"\btensor(?:, tensor){2,}")
+
+
 def _cut(text: str) -> str:
+    text = _MANY_TENSORS.sub(lambda found: f"{found[0].count('tensor')} tensors", text)
     return text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + " …"
 
 

@@ -252,7 +252,7 @@ class AdapterSession:
         sys.stdout.flush()
         sys.stderr.flush()
         try:
-            _end_daemons()
+            _end_children()
         finally:
             os._exit(0)
 
@@ -307,10 +307,24 @@ def ends_interrupted() -> bool:
     return isinstance(newest, KeyboardInterrupt)
 
 
-def _end_daemons() -> None:
-    """End what `multiprocessing` ends itself where a program ends in the ordinary way: its daemonic processes, which may wait forever."""
+_PATIENCE_SECONDS = 2.0
+"""How long processes that the program started may take to end by themselves when it is ended early."""
+
+
+def _end_children() -> None:
+    """End what `multiprocessing` started: daemonic processes at once, as it does itself, and others that go on waiting for the program."""
     processes = sys.modules.get("multiprocessing.process")
-    for child in processes.active_children() if processes is not None else ():
-        # A process that was made by `os.fork` knows those of its parent.
-        if child.daemon and child._parent_pid == os.getpid():
+    # A process that was made by `os.fork` knows those of its parent.
+    own = (
+        [child for child in processes.active_children() if child._parent_pid == os.getpid()]
+        if processes is not None
+        else []
+    )
+    for child in own:
+        if child.daemon:
+            child.terminate()
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    for child in own:
+        child.join(max(0.0, deadline - time.monotonic()))
+        if child.is_alive():
             child.terminate()

@@ -544,10 +544,10 @@ class Check:
         if comparison.verdict is Verdict.SAME:
             printed = printed_difference([output.log(f"run-{number + 1}") for number in range(len(self.runs))])
             comparison = replace(comparison, printed=printed)
-            if self._foreseen and printed is None:
-                self.warn(
-                    f"{self._foreseen} changed no tensor. What the program computes without tensors is not compared."
-                )
+            if self._foreseen and not comparison.dead_differences:
+                then = "What the program computes without tensors is not compared."
+                then = then if printed is None else "It may be why printed numbers differ."
+                self.warn(f"{self._foreseen} changed no tensor. {then}")
         return self._tidied(comparison)
 
     def _say_what_is_foreseen(self) -> None:

@@ -176,7 +176,8 @@ def search_commands(comparison: Comparison, request: CheckRequest) -> str:
 
 def longer_search(request: CheckRequest, budget: float) -> str:
     """The command that searches for the cause for so many seconds."""
-    options = ["--explain", "--budget", f"{budget:.0f}"]
+    varied = [word for name in request.vary for word in ("--vary", name)]
+    options = ["--explain", "--budget", f"{budget:.0f}", *varied]
     return shlex.join(["determinism", "check", *options, "--", *redacted(list(request.command))])
 
 

@@ -442,6 +442,8 @@ def proof(fix: Document, cause: Document) -> str:
         others = [made for made in cause["experiments"] if fix["patch"] and made["equal"] is False]
         failed = (made for made in with_lines or others if made["equal"] is not True)
         outcome = next((str(made["outcome"]) for made in failed), None)
+        if outcome is None and cause["status"] == "confirmed":
+            return "not verified: the cause is confirmed, but no run was made with this change"
         if outcome is None:
             return "not verified: no run was made with it"
         outcome = outcome.removeprefix("No conclusion: ").rstrip(".")
