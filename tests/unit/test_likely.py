@@ -28,7 +28,14 @@ ORIGIN = "# origin"
 
 
 def likely(
-    folder: Path, text: str, kind: Kind = Kind.DATA, *, ranks: int = 0, racy: Sequence[str] = (), **changes: Any
+    folder: Path,
+    text: str,
+    kind: Kind = Kind.DATA,
+    *,
+    ranks: int = 0,
+    racy: Sequence[str] = (),
+    environment: Sequence[tuple[str, str, str]] = (),
+    **changes: Any,
 ) -> tuple[list[Hypothesis], str]:
     """What is likely of a program, with so many ranks, that parts at the line marked as used, and that program's text."""
     text = textwrap.dedent(text).lstrip("\n")
@@ -48,7 +55,8 @@ def likely(
     builder.add("aten::lift_fresh", outputs=["a"], site=(str(file), frames[0].line))
     for number in range(ranks):
         builder.beside(f"main.rank-{number}")
-    return likely_hypotheses(make_different(first_divergence=divergence), [open_trace(builder.close())]), text
+    comparison = make_different(first_divergence=divergence, environment=environment)
+    return likely_hypotheses(comparison, [open_trace(builder.close())]), text
 
 
 def named(folder: Path, text: str, kind: Kind = Kind.DATA, **changes: Any) -> tuple[str | None, bool]:
@@ -442,7 +450,17 @@ def test_files_that_changed_since_the_run_are_not_read(tmp_path: Path) -> None:
         assert likely_hypotheses(different, [open_trace(trace)]) == []
 
 
-IN_TEXT = {"listing", "clock", "entropy", "process-id", "hash", "id", "completion-order", "uninitialized-array"}
+IN_TEXT = {
+    "listing",
+    "clock",
+    "machine-state",
+    "entropy",
+    "process-id",
+    "hash",
+    "id",
+    "completion-order",
+    "uninitialized-array",
+}
 """Sources that a call in the text shows by itself; of generators it has to be known whether they are seeded."""
 SHOWN_AS = {"builtins.": "", "concurrent.futures._base.": "concurrent.futures.", "asyncio.tasks.": "asyncio."}
 BY_ARGUMENTS = {"concurrent.futures.wait", "asyncio.wait"}
@@ -494,3 +512,12 @@ def test_the_name_of_a_temporary_file_decides_nothing_of_what_the_file_holds(
     monkeypatch.setenv("PYTHONHASHSEED", "0")
     text = f"import sqlite3\nimport tempfile\nfolder = tempfile.mkdtemp()  # origin\nx = torch.tensor({use})  # used\n"
     assert named(tmp_path, text) == (cause, cause is not None)
+
+
+@pytest.mark.parametrize(("number", "is_named"), [("1 + int(load) % 2", True), ("2", False)])
+def test_a_number_of_threads_that_the_program_chooses_anew_in_each_run_is_named_where_it_comes_from(
+    number: str, is_named: bool, tmp_path: Path
+) -> None:
+    text = f"import os\nload = os.getloadavg()[0]  # origin\ntorch.set_num_threads({number})\nx = a @ b  # used\n"
+    found, _ = likely(tmp_path, text, Kind.OP, environment=[("torch.get_num_threads()", "1", "2")])
+    assert [(one.cause, one.sites[0].line) for one in found] == [("machine-state", 2)] * is_named

@@ -18,7 +18,7 @@ from determinism.comparison.run_facts import FileChange, Leftover
 from determinism.diagnose.code_changes import code_fix, is_of_seed, source_of
 from determinism.diagnose.experiments import Hypothesis, Intervention, Trial, sites_of
 from determinism.diagnose.parsed_module import Module, given_to
-from determinism.diagnose.program_flow import Found, Program, fixes_hashes, read_program
+from determinism.diagnose.program_flow import Found, Program, fixes_hashes, read_program, recorded_lines
 from determinism.diagnose.program_text import LIBRARY_SEED, library_evidence, library_sites
 from determinism.diagnose.sources import Source
 from determinism.environment import CHOICE_OF_KERNEL, EnvironmentDifference
@@ -28,7 +28,7 @@ from determinism.knowledge.query import entries_for
 from determinism.op_semantics import OpSemantics, framework_of
 from determinism.run_spec import FixedSource
 from determinism.trace.reader import Trace
-from determinism.trace.schema import Frame, Table
+from determinism.trace.schema import Frame
 from determinism.types import Kind
 
 
@@ -686,7 +686,9 @@ def likely_hypotheses(comparison: Comparison, traces: Sequence[Trace]) -> list[H
         The likeliest alone; none if nothing points to one.
     """
     divergence = comparison.first_divergence
-    if divergence is None or not traces or comparison.varied or comparison.leftovers or comparison.environment:
+    of_threads = [one for one in comparison.environment if "num_threads" in one[0]]
+    is_elsewhere = comparison.varied or comparison.leftovers or (comparison.environment and not of_threads)
+    if divergence is None or not traces or is_elsewhere:
         return []
     processes = traces[0].processes
     told = _by_itself(divergence, any("threads" in (one.description.get("racy") or ()) for one in processes))
@@ -700,6 +702,8 @@ def likely_hypotheses(comparison: Comparison, traces: Sequence[Trace]) -> list[H
     program = read_program(lines, began=float(began), has_fixed_hashes=is_fixed)
     if program is None:
         return []
+    if of_threads:
+        return _of_number_of_threads(divergence, program)
     if divergence.kind is Kind.RNG:
         found = _of_generator(divergence, program)
     else:
@@ -710,21 +714,6 @@ def likely_hypotheses(comparison: Comparison, traces: Sequence[Trace]) -> list[H
         one if one.source is None or ranks < 2 else replace(one, source=replace(one.source, apart=ranks))
         for one in found
     ]
-
-
-def recorded_lines(divergence: Divergence, traces: Sequence[Trace]) -> dict[str, set[tuple[int, str]]]:
-    """The lines of the program that were recorded, by file: number and code of each.
-
-    Args:
-        divergence: Where the runs differ first.
-        traces: Of the runs.
-    """
-    processes = traces[0].processes if traces else ()
-    recorded = [one.names.frame(text) for one in processes for text in one.names.texts(Table.FRAME)]
-    lines: dict[str, set[tuple[int, str]]] = {}
-    for frame in [*divergence.stack, *recorded]:
-        lines.setdefault(frame.file, set()).add((frame.line, frame.code))
-    return lines
 
 
 def _by_itself(divergence: Divergence, has_threads: bool) -> list[Hypothesis]:
@@ -761,7 +750,7 @@ def _of_generator(divergence: Divergence, program: Program) -> list[Hypothesis]:
 
 def _of_seed(seeding: Frame, origin: Found, divergence: Divergence) -> Hypothesis:
     """That a seed differs in each run: where it is made, if a constant can take its place there, or else where it is set."""
-    frame = _frame(origin)
+    frame = origin.frame
     uses = [
         source_of(call, FixedSource(origin.file, call.lineno, source), origin.code) for source, call in origin.beside
     ]
@@ -790,11 +779,19 @@ def _of_values(divergence: Divergence, program: Program) -> list[Hypothesis]:
     if found is None:
         return []
     cause = "address-order" if found.has_objects else CAUSE_OF_SOURCE[found.source]
-    sites = dict.fromkeys([_frame(found), *sites_of(divergence)])
+    sites = dict.fromkeys([found.frame, *sites_of(divergence)])
     evidence = "According to the program's source, the differing value comes from there."
     intervention = without_source(FixedSource(found.file, found.line, found.source))
     return [Hypothesis(cause, intervention, tuple(sites), (evidence,))]
 
 
-def _frame(found: Found) -> Frame:
-    return Frame(found.file, found.line, found.function, found.code)
+def _of_number_of_threads(divergence: Divergence, program: Program) -> list[Hypothesis]:
+    """The program sets how many threads compute, and to another number in each run."""
+    for module, call in program.callers.get("set_num_threads", ()):
+        origin = program.back_from([(module, one) for one in given_to(call)])
+        if origin is not None:
+            held = without_source(FixedSource(origin.file, origin.line, origin.source))
+            sites = dict.fromkeys([origin.frame, module.frame(call), *sites_of(divergence)])
+            evidence = (f"It decides how many threads compute, at {Path(module.file).name}:{call.lineno}.",)
+            return [Hypothesis(CAUSE_OF_SOURCE[origin.source], held, tuple(sites), evidence)]
+    return []

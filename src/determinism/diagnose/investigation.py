@@ -369,12 +369,12 @@ class Investigation:
 
     def _blame_surroundings(self) -> None:
         """Two further runs agree, and the runs that differ had other surroundings."""
-        differing = [
-            f"{name} was {value} in one run and {other_value} in the other."
-            for name, value, other_value in self.comparison.environment
-        ]
-        likely = Hypothesis("environment-difference", Intervention(), (), tuple(differing[:5]))
-        self._causes.append(_cause(likely, Status.LIKELY, []))
+        apart = self.comparison.environment
+        differing = [f"{name} was {value} in one run and {another} in the other." for name, value, another in apart]
+        if not self._likely_now:
+            # Otherwise the program was seen to choose these for itself.
+            likely = Hypothesis("environment-difference", Intervention(), (), tuple(differing[:5]))
+            self._causes.append(_cause(likely, Status.LIKELY, []))
         self._limit = "Two further runs in the same environment were equal, so no experiment was made."
 
     def _probe(self, divergence: Divergence) -> Trial:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from determinism.comparison.result import Divergence
 from determinism.diagnose.parsed_module import (
     FILLING,
     Function,
@@ -29,6 +30,8 @@ from determinism.diagnose.parsed_module import (
     within,
 )
 from determinism.probes.rewrite import IGNORES_ORDER
+from determinism.trace.reader import Trace
+from determinism.trace.schema import Frame, Table
 
 _MOST_LOOKED_AT = 3000
 """Expressions that are looked at on the way back."""
@@ -49,6 +52,11 @@ _BY_SOURCE = {
     "id": ("id",),
     "listing": ("os.listdir", "os.scandir", "os.walk", "os.fwalk", "glob.glob", "glob.iglob"),
     "uninitialized-array": ("numpy.empty", "numpy.empty_like"),
+    "machine-state": (
+        "os.getloadavg", "os.times", "resource.getrusage", "psutil.cpu_percent", "psutil.cpu_times", "psutil.cpu_times_percent", "psutil.cpu_freq",
+        "psutil.cpu_stats", "psutil.getloadavg", "psutil.virtual_memory", "psutil.swap_memory", "psutil.disk_io_counters",
+        "psutil.net_io_counters", "psutil.boot_time",
+    ),
     "process-id": ("os.getpid", "os.getppid", "threading.get_ident", "threading.get_native_id"),
 }  # fmt: skip
 CALLS = {name: source for source, names in _BY_SOURCE.items() for name in names}
@@ -130,6 +138,11 @@ class Found:
     beside: tuple[tuple[str, ast.Call], ...] = field(default=(), compare=False, repr=False)
     """All calls of its statement that are sources, with the source that each is, the one that was come to among them."""
 
+    @property
+    def frame(self) -> Frame:
+        """Its line, as reports have it."""
+        return Frame(self.file, self.line, self.function, self.code)
+
 
 def fixes_hashes(environ: Mapping[str, str]) -> bool:
     """Whether strings have the same hashes in each run that is started with these variables."""
@@ -157,6 +170,22 @@ def draws_from_numpy(module: Module, call: ast.Call) -> bool:
 
 
 # All files of the program, and what an expression in one of them goes back to.
+
+
+def recorded_lines(divergence: Divergence, traces: Sequence[Trace]) -> dict[str, set[tuple[int, str]]]:
+    """The lines of the program that were recorded, by file: number and code of each.
+
+    Args:
+        divergence: Where the runs differ first.
+        traces: Of the runs.
+    """
+    processes = traces[0].processes if traces else ()
+    recorded = [one.names.frame(text) for one in processes for text in one.names.texts(Table.FRAME)]
+    lines: dict[str, set[tuple[int, str]]] = {}
+    for frame in [*divergence.stack, *recorded]:
+        lines.setdefault(frame.file, set()).add((frame.line, frame.code))
+    return lines
+
 
 _MOST_FILES = 60
 _Node = tuple[Module, ast.AST]

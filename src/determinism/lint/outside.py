@@ -85,10 +85,10 @@ def of_hashes(text: Text) -> Iterator[Finding]:
             yield text.finding("process-id", Severity.DIFFERS, message, node)
 
 
-_OF_MACHINE = frozenset({
-    "os.getloadavg", "os.times", "resource.getrusage", "psutil.getloadavg", "psutil.cpu_percent", "psutil.virtual_memory", "psutil.swap_memory",
-    "torch.cuda.mem_get_info", "shutil.disk_usage",
-})  # fmt: skip
+_OF_MACHINE = frozenset(
+    {name for name, source in CALLS.items() if source == "machine-state"}
+    | {"torch.cuda.mem_get_info", "shutil.disk_usage"}
+)
 _BOUNDS = frozenset({"min", "max", "range"})
 
 
