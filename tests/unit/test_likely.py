@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from determinism.comparison.result import Divergence
+from determinism.comparison.result import DeadDifference, Divergence
 from determinism.diagnose.experiments import Hypothesis
 from determinism.diagnose.fixes import code_change, fixes_for
 from determinism.diagnose.hypotheses import likely_hypotheses
 from determinism.diagnose.program_flow import CALLS
 from determinism.probes.child import FUNCTIONS
 from determinism.trace.opening import open_trace
-from determinism.trace.schema import Frame
+from determinism.trace.schema import STEP_OP, Frame
 from determinism.types import Kind
 from tests.builders import make_different, make_divergence
 from tests.traces import TraceBuilder
@@ -89,6 +89,23 @@ ORIGINS = {
         """,
         "entropy",
         ("/dev/urandom", "/data/constant"),
+    ),
+    "a-generator-that-threads-share": (
+        """
+        import numpy
+        from concurrent.futures import ThreadPoolExecutor
+        shared = numpy.random.default_rng(0)
+        def load(number):
+            return number + shared.normal()  # origin
+        class Loader:
+            def __init__(self):
+                self.pool = ThreadPoolExecutor(4)
+            def __iter__(self):
+                rows = list(self.pool.map(load, range(9)))
+                yield torch.tensor(rows)  # used
+        """,
+        "shared-generator",
+        ("shared.normal()", "numpy.random.default_rng(number).normal()"),
     ),
     "queue-of-threads": (
         """
@@ -521,3 +538,24 @@ def test_a_number_of_threads_that_the_program_chooses_anew_in_each_run_is_named_
     text = f"import os\nload = os.getloadavg()[0]  # origin\ntorch.set_num_threads({number})\nx = a @ b  # used\n"
     found, _ = likely(tmp_path, text, Kind.OP, environment=[("torch.get_num_threads()", "1", "2")])
     assert [(one.cause, one.sites[0].line) for one in found] == [("machine-state", 2)] * is_named
+
+
+@pytest.mark.parametrize(
+    ("racy", "op", "is_named"), [(["threads"], STEP_OP, True), ([], STEP_OP, False), (["threads"], "aten::add", False)]
+)
+def test_what_a_thread_wrote_into_what_main_holds_is_a_race_at_the_line_of_the_thread(
+    racy: list[str], op: str, is_named: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text("def update():\n    shadow.mul_(0.9)\noptimizer.step()\n")
+    held, written = Frame(str(file), 3, "f", "optimizer.step()"), Frame(str(file), 2, "update", "shadow.mul_(0.9)")
+    divergence = replace(make_divergence(kind=Kind.DATA, site=held, op=op, outputs=()), stack=(held,), thread=None)
+    comparison = make_different(
+        first_divergence=divergence,
+        divergences=(divergence,),
+        dead_first=[DeadDifference(0, "init", "aten::mul_", written)],
+    )
+    builder = TraceBuilder(tmp_path / "trace", racy=racy)
+    builder.add("aten::lift_fresh", outputs=["a"], site=(str(file), 3))
+    found = likely_hypotheses(comparison, [open_trace(builder.close())])
+    assert [(one.cause, one.sites[0].line) for one in found] == [("thread-race", 2)] * is_named

@@ -8,17 +8,23 @@ something else in each run. The text is only read, never run, and before an expe
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from determinism.comparison.result import Comparison, Divergence, is_repeatable, what_op_does
 from determinism.comparison.run_facts import FileChange, Leftover
 from determinism.diagnose.code_changes import code_fix, is_of_seed, source_of
 from determinism.diagnose.experiments import Hypothesis, Intervention, Trial, sites_of
-from determinism.diagnose.parsed_module import Module, given_to
-from determinism.diagnose.program_flow import Found, Program, fixes_hashes, read_program, recorded_lines
+from determinism.diagnose.parsed_module import given_to
+from determinism.diagnose.program_flow import (
+    Found,
+    Program,
+    fixes_hashes,
+    read_program,
+    recorded_lines,
+    stages_at_fault,
+)
 from determinism.diagnose.program_text import LIBRARY_SEED, library_evidence, library_sites
 from determinism.diagnose.sources import Source
 from determinism.environment import CHOICE_OF_KERNEL, EnvironmentDifference
@@ -28,7 +34,7 @@ from determinism.knowledge.query import entries_for
 from determinism.op_semantics import OpSemantics, framework_of
 from determinism.run_spec import FixedSource
 from determinism.trace.reader import Trace
-from determinism.trace.schema import Frame
+from determinism.trace.schema import STEP_OP, Frame
 from determinism.types import Kind
 
 
@@ -75,6 +81,7 @@ CAUSE_OF_SOURCE = {
     "checkpoint-rng": "recomputed-randomness",
     "pipeline-order": "pipeline-order",
     "thread-update": "thread-race",
+    "thread-draw": "shared-generator",
     "time-limit": "clock",
 }
 
@@ -84,6 +91,7 @@ _BY_FACTOR = {
     "queue-order": "thread-schedule",
     "process-queue": "process-schedule",
     "thread-update": "thread-schedule",
+    "thread-draw": "thread-schedule",
     "time-limit": "thread-schedule",
 }
 """Sources that are fixed as a whole: a fixed value at one line would not be what a fix gives. Where threads take turns, none is too late."""
@@ -530,6 +538,9 @@ def _by_schedules(divergence: Divergence, sources: Sequence[Source]) -> Iterator
             yield replace(_by_source(source, divergence), intervention=held, source=None)
     if _is_beside(divergence):
         yield _by_factor("thread-schedule", divergence)
+    if divergence.process.rpartition(".")[2].startswith("worker-"):
+        # Workers may share more than memory, such as a cache that whoever comes first fills.
+        yield _by_factor("workers", divergence)
 
 
 def _is_beside(divergence: Divergence) -> bool:
@@ -557,37 +568,8 @@ def _by_factor(name: str, divergence: Divergence) -> Hypothesis:
     if cause == "address-order":
         # The salt of strings changes what is allocated, and so every address after it.
         intervention = intervention.also(Intervention.fix("hash-seed"))
-    sites = dict.fromkeys([*_stages(name, divergence), *sites_of(divergence)])
+    sites = dict.fromkeys([*stages_at_fault(name, divergence), *sites_of(divergence)])
     return Hypothesis(cause, intervention, tuple(sites), _evidence(divergence))
-
-
-# Stages of a pipeline of `tf.data`, which the record of an element names: a line that only takes elements says less.
-
-_STAGE = re.compile(r"(\w+)\(([^()]*)\)")
-_PLACE = re.compile(r"(?:^|, )([^,]+):(\d+)(?:,|$)")
-_AT_FAULT: dict[str, Callable[[str, str], bool]] = {
-    "tensorflow-seed": lambda name, facts: name.startswith("Shuffle") or "draws random numbers" in facts,
-    "pipeline-parallel": lambda name, facts: name.startswith("Parallel") and "draws random numbers" in facts,
-    "pipeline-order": lambda name, facts: name.startswith("Parallel") and "deterministic=true" not in facts,
-}
-"""By factor whether a stage, by its name and what else is said of it, is what the factor fixes."""
-
-
-def _stages(factor: str, divergence: Divergence) -> Iterator[Frame]:
-    """The first stage that a factor fixes of those through which an element came that differs."""
-    is_at_fault = _AT_FAULT.get(factor)
-    if is_at_fault is None or divergence.site is None or OpSemantics.TAKES_ELEMENT not in what_op_does(divergence.op):
-        return
-    files = {PurePath(frame.file).name: Path(frame.file) for frame in reversed(divergence.stack)}
-    for name, facts in _STAGE.findall(divergence.detail):
-        place = _PLACE.search(facts)
-        if place is not None and is_at_fault(name, facts):
-            # It is named by its file alone.
-            module = Module.read(str(files.get(place[1]) or Path(divergence.site.file).with_name(place[1])))
-            line = int(place[2])
-            if module is not None and line <= len(module.lines):
-                yield Frame(module.file, line, "", module.lines[line - 1].strip())
-                return
 
 
 _ORDERS = ("hash-order", "address-order")
@@ -599,6 +581,7 @@ _BY_TEXT = {
         _ORDERS, "The experiment fixes every such order in the program; the line comes from the program's source."
     ),
     "thread-race": _TURNS,
+    "shared-generator": _TURNS,
     "clock": _TURNS,
 }
 """What is said where a factor that is about the whole program is tried, and the text has the line."""
@@ -691,7 +674,8 @@ def likely_hypotheses(comparison: Comparison, traces: Sequence[Trace]) -> list[H
     if divergence is None or not traces or is_elsewhere:
         return []
     processes = traces[0].processes
-    told = _by_itself(divergence, any("threads" in (one.description.get("racy") or ()) for one in processes))
+    has_threads = any("threads" in (one.description.get("racy") or ()) for one in processes)
+    told = _by_itself(divergence, has_threads) or (_by_other_threads(comparison, divergence) if has_threads else [])
     if told or divergence.site is None:
         return told
     facts = next((p.description.get("environment") or {} for p in processes if p.key == divergence.process), {})
@@ -724,6 +708,17 @@ def _by_itself(divergence: Divergence, has_threads: bool) -> list[Hypothesis]:
     if divergence.kind in (Kind.UNINITIALIZED, Kind.MUTATION) or divergence.received_at is not None:
         return told_by_kind(divergence)
     return []
+
+
+def _by_other_threads(comparison: Comparison, divergence: Divergence) -> list[Hypothesis]:
+    """What the program holds at the end of a step changed by no op of its main thread: another thread wrote it, where that one differs, too."""
+    sites_apart = [one.site for one in comparison.divergences if one.thread is not None]
+    others = [site for site in (*sites_apart, *(one.site for one in comparison.dead_first)) if site is not None]
+    if divergence.kind is not Kind.DATA or divergence.op != STEP_OP or divergence.thread is not None or not others:
+        return []
+    sites = tuple(dict.fromkeys([others[0], *sites_of(divergence)]))
+    evidence = "No op of the main thread made the value, and what differs besides was made at that line."
+    return [Hypothesis("thread-race", Intervention.fix("thread-schedule"), sites, (evidence,))]
 
 
 def _of_generator(divergence: Divergence, program: Program) -> list[Hypothesis]:

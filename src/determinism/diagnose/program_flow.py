@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path, PurePath
 
-from determinism.comparison.result import Divergence
+from determinism.comparison.result import Divergence, what_op_does
 from determinism.diagnose.parsed_module import (
     FILLING,
     Function,
@@ -29,6 +31,7 @@ from determinism.diagnose.parsed_module import (
     parameters,
     within,
 )
+from determinism.op_semantics import OpSemantics
 from determinism.probes.rewrite import IGNORES_ORDER
 from determinism.trace.reader import Trace
 from determinism.trace.schema import Frame, Table
@@ -305,6 +308,7 @@ class Program:
                 continue
             seen.add(id(node))
             seeded = self._seeded_by(module, node) or self._changed_by_threads(module, node)
+            seeded = seeded or self._drawn_by_threads(module, node)
             if seeded is not None:
                 return seeded
             source = self._source(module, node)
@@ -391,17 +395,36 @@ class Program:
         frame = module.frame(change)
         return Found("thread-update", frame.file, frame.line, frame.function, frame.code)
 
+    def _drawn_by_threads(self, module: Module, node: ast.AST) -> Found | None:
+        """A draw of a function that runs in several threads from a generator that they share; None if it is none."""
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _DRAWS):
+            return None
+        function, owner = module.scope_of(node), node.func.value
+        if all(function is not one for _, one in self._run_by_several_threads(module)):
+            return None
+        made = module.bound(module.tree, owner.id) if isinstance(owner, ast.Name) else []
+        is_made = any(isinstance(one, ast.Call) and module.dotted(one.func) in GENERATORS for one in made)
+        if module.dotted(owner) not in ("numpy.random", "random") and (
+            not is_made or module.bound(function, last_part(owner))
+        ):
+            return None
+        frame = module.frame(node)
+        return Found("thread-draw", frame.file, frame.line, frame.function, frame.code)
+
+    def _run_by_several_threads(self, module: Module) -> Iterator[tuple[ast.Call, Function]]:
+        """Functions that several threads run at the same time, each with the call that hands it over."""
+        for starts in self._starts_of_threads(module).values():
+            if len(starts) > 1 or _is_repeated(module, starts[0][0]):
+                yield from starts
+
     def changes_by_threads(self, module: Module) -> dict[str, ast.expr | ast.stmt]:
         """By name, the first place at which a function that runs in several threads adds to what others know by that name."""
         if module.file not in self._threads_add_to:
             found = self._threads_add_to[module.file] = {}
-            for starts in self._starts_of_threads(module).values():
-                if len(starts) == 1 and not _is_repeated(module, starts[0][0]):
-                    continue
-                for call, function in starts:
-                    for node in within(function):
-                        for name in _added_to(node, function, call):
-                            found.setdefault(name, node)  # type: ignore[arg-type]
+            for call, function in self._run_by_several_threads(module):
+                for node in within(function):
+                    for name in _added_to(node, function, call):
+                        found.setdefault(name, node)  # type: ignore[arg-type]
         return self._threads_add_to[module.file]
 
     def _starts_of_threads(self, module: Module) -> dict[str, list[tuple[ast.Call, Function]]]:
@@ -592,8 +615,11 @@ class Program:
     def _called_code(self, module: Module, call: ast.Call) -> Iterator[_Node]:
         """What a function of the program returns, and what a class of it does when its objects are used."""
         name = last_part(call.func)
-        for owner, function in self.functions.get(name, ()):
-            yield from ((owner, value) for value in given_back(function))
+        # What is handed over is called there.
+        handed = [last_part(one) for one in call.args[:1]] if name in _HANDING_OVER else []
+        for called in (name, *handed):
+            for owner, function in self.functions.get(called, ()):
+                yield from ((owner, value) for value in given_back(function))
         for owner, kind in self.classes.get(name, ()):
             for part in kind.body:
                 if isinstance(part, Function) and part.name in _RUN_BY_OTHERS:
@@ -637,6 +663,10 @@ class Program:
 _TOO_LATE = ("TimeoutError", "Empty")
 _QUEUES = frozenset({"Queue", "SimpleQueue", "JoinableQueue"})
 _STARTED = ("Thread", "Process", "submit")
+_DRAWS = frozenset({
+    "normal", "random", "integers", "choice", "choices", "permutation", "shuffle", "uniform", "standard_normal", "randint", "rand", "randn",
+    "randrange", "sample", "gauss", "exponential", "poisson", "beta", "binomial",
+})  # fmt: skip
 _THREAD_POOLS = ("ThreadPoolExecutor", "ThreadPool")
 _HANDING_OVER = ("submit", "map", "apply_async", "imap", "imap_unordered", "starmap", "run_in_executor")
 _REPEATING = ("map", "imap", "imap_unordered", "starmap")
@@ -699,3 +729,32 @@ def _is_parameter(module: Module, name: ast.Name) -> bool:
 
 def _is_call_of(node: ast.expr, method: str) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == method
+
+
+# Stages of a pipeline of `tf.data`, which the record of an element names: a line that only takes elements says less.
+
+_STAGE = re.compile(r"(\w+)\(([^()]*)\)")
+_PLACE = re.compile(r"(?:^|, )([^,]+):(\d+)(?:,|$)")
+_AT_FAULT: dict[str, Callable[[str, str], bool]] = {
+    "tensorflow-seed": lambda name, facts: name.startswith("Shuffle") or "draws random numbers" in facts,
+    "pipeline-parallel": lambda name, facts: name.startswith("Parallel") and "draws random numbers" in facts,
+    "pipeline-order": lambda name, facts: name.startswith("Parallel") and "deterministic=true" not in facts,
+}
+"""By factor whether a stage, by its name and what else is said of it, is what the factor fixes."""
+
+
+def stages_at_fault(factor: str, divergence: Divergence) -> Iterator[Frame]:
+    """The first stage that a factor fixes of those through which an element came that differs."""
+    is_at_fault = _AT_FAULT.get(factor)
+    if is_at_fault is None or divergence.site is None or OpSemantics.TAKES_ELEMENT not in what_op_does(divergence.op):
+        return
+    files = {PurePath(frame.file).name: Path(frame.file) for frame in reversed(divergence.stack)}
+    for name, facts in _STAGE.findall(divergence.detail):
+        place = _PLACE.search(facts)
+        if place is not None and is_at_fault(name, facts):
+            # It is named by its file alone.
+            module = Module.read(str(files.get(place[1]) or Path(divergence.site.file).with_name(place[1])))
+            line = int(place[2])
+            if module is not None and line <= len(module.lines):
+                yield Frame(module.file, line, "", module.lines[line - 1].strip())
+                return
