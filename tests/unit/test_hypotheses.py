@@ -116,6 +116,14 @@ def test_in_a_thread_the_schedule_of_threads_is_tried_before_seeds_that_have_not
     assert causes(divergence("aten::addmm", Kind.DATA), "torch")[0] != "thread-race"
 
 
+def test_in_a_worker_of_a_loader_that_workers_share_something_is_tried_before_seeds() -> None:
+    of_worker = replace(divergence("aten::lift_fresh", Kind.DATA), process="main.worker-0")
+    found = causes(of_worker, "torch")
+    assert found.index("worker-order") < found.index("seed-missing-torch")
+    elsewhere = causes(divergence("aten::lift_fresh", Kind.DATA), "torch")
+    assert elsewhere.index("worker-order") > elsewhere.index("seed-missing-torch")
+
+
 @pytest.mark.parametrize(
     ("kind", "is_tried"),
     [
