@@ -44,10 +44,17 @@ def test_what_lint_names_beside_the_cause_is_not_blamed(tmp_path: Path) -> None:
 def test_what_lint_names_and_no_tensor_shows_is_said_of_equal_runs(tmp_path: Path) -> None:
     """Such a program may well print another number each time."""
     program = tmp_path / "train.py"
-    program.write_text("import torch, random\nx = torch.ones(3).sum().item()\nprint(x + random.Random().random())\n")
+    text = "import torch, random\nx = torch.ones(3).sum().item()\nprint(x + random.Random().random(){shown})\n"
+    program.write_text(text.format(shown=""))
     (tmp_path / "clean.py").write_text(
         "import torch, random\nprint(torch.ones(3).sum().item() + random.Random(1).random())\n"
     )
+    ended = run(tmp_path, "check", sys.executable, "train.py")
+    assert ended.status == 0 and "train.py:3 changed no tensor. It may be why printed numbers differ." in ended.text, (
+        ended.text
+    )
+    assert "no tensor differs, but run 1 printed:" in ended.text
+    program.write_text(text.format(shown=" > 0"))
     said = "changed no tensor. What the program computes without tensors is not compared."
     ended = run(tmp_path, "check", sys.executable, "train.py")
     assert ended.status == 0 and f"train.py:3 {said}" in ended.text, ended.text

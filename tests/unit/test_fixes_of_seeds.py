@@ -117,6 +117,25 @@ def test_a_seed_that_the_program_makes_itself_becomes_a_constant(text: str, tmp_
     assert changed.strip() == "torch.manual_seed(0)"
 
 
+@pytest.mark.parametrize(
+    ("text", "fixed"),
+    [
+        (
+            "def seed_all(seed, rank):\n    value = seed * 1000 + rank + int(time.time())\n    torch.manual_seed(value)\n",
+            "    value = seed * 1000 + rank + 0",
+        ),
+        (
+            "def fresh():\n    return time.time_ns() % 99\ndef begin(worker):\n    torch.manual_seed(fresh() + worker & 0xFF)\n",
+            "    torch.manual_seed(0 + worker & 0xFF)",
+        ),
+        ("torch.manual_seed(time.time_ns() % 2**32)\n", "torch.manual_seed(0)"),
+        ("now = time.time_ns() + os.getpid()\ntorch.manual_seed(now)\n", "now = 0"),
+    ],
+)
+def test_of_a_seed_that_is_mixed_only_what_differs_becomes_a_constant(text: str, fixed: str, tmp_path: Path) -> None:
+    assert _changed(text, "torch.manual_seed", "seed-value", tmp_path) == fixed
+
+
 TRAINER = """
 class Trainer:
     def __init__(self, seed=None):

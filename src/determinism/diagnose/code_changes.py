@@ -260,8 +260,10 @@ def seed_value(place: Place) -> Change:
     """
     values = _seeds_given(place.call)
     value = None if not values else values[0]
-    if value is not None and chosen_by(place.text, value) is not None:
-        value = _made_in_file(place.text, value)
+    if value is not None:
+        # What else the seed is made of, such as one that is given or a rank, stays.
+        made = _made_in_file(place.text, value)
+        value = value if made is None and chosen_by(place.text, value) is None else made
     if value is None:
         raise Unfixable
     return [place.text.replaced(value, "0")], ()

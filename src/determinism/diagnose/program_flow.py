@@ -354,10 +354,31 @@ class Program:
                 waiting.extend(one for _, one in self.values_of(module, inner) if isinstance(one, ast.expr))
             elif isinstance(inner, ast.Attribute) and _names_seed(inner.attr):
                 waiting.extend(one for _, one in self.attributes.get(inner.attr, ()))
-            else:
-                found = self.back_from([(module, node)])
-                if found is not None and found.source in MADE_SEEDS:
-                    return node
+            elif isinstance(inner, ast.Name) and (mixed := self._mixed(module, inner)) is not None:
+                waiting.append(mixed)
+            elif isinstance(inner, ast.BinOp) and (part := self._varying_part(module, inner)) is not None:
+                waiting.append(part)
+            elif self._makes_seed(module, node):
+                return node
+        return None
+
+    def _makes_seed(self, module: Module, node: ast.expr) -> bool:
+        found = self.back_from([(module, node)])
+        return found is not None and found.source in MADE_SEEDS
+
+    def _mixed(self, module: Module, name: ast.Name) -> ast.BinOp | None:
+        """What a name stands for, if it is given one value in its function, and that is computed from several."""
+        made = module.given(module.scope_of(name), name.id)
+        return made[0] if len(made) == 1 and isinstance(made[0], ast.BinOp) else None
+
+    def _varying_part(self, module: Module, mixed: ast.BinOp) -> ast.expr | None:
+        """The one part of a sum or the like that is another in each run, beside one that the program chooses; None if there is none."""
+        for part, other in ((mixed.left, mixed.right), (mixed.right, mixed.left)):
+            if isinstance(other, ast.Constant) and isinstance(part, ast.BinOp):
+                return self._varying_part(module, part)
+            has_name = any(isinstance(one, ast.Name) for one in ast.walk(other))
+            if has_name and not self._makes_seed(module, other) and self._makes_seed(module, part):
+                return part
         return None
 
     def _calls_beside(self, module: Module, node: ast.expr) -> tuple[tuple[str, ast.Call], ...]:
