@@ -51,7 +51,7 @@ def likely(
         **changes,
     )
     trace = folder / f"trace-{len(list(folder.iterdir()))}"
-    builder = TraceBuilder(trace, racy=list(racy))
+    builder = TraceBuilder(trace, racy=list(racy), framework="torch")
     builder.add("aten::lift_fresh", outputs=["a"], site=(str(file), frames[0].line))
     for number in range(ranks):
         builder.beside(f"main.rank-{number}")
@@ -508,6 +508,10 @@ def test_files_that_the_program_imports_are_read_although_nothing_in_them_was_re
     assert [(one.cause, one.sites[0].file, one.sites[0].line) for one in found] == [
         ("seed-missing-numpy", str(package / "splits.py"), 3)
     ]
+    # A framework may lie beside the program.
+    package.rename(tmp_path / "torch")
+    assert likely(tmp_path, program.replace("data", "torch"))[0] == []
+    (tmp_path / "torch").rename(package)
     # What changed after the run is not what ran.
     os.utime(package / "splits.py", (4_000_000_000, 4_000_000_000))
     assert likely(tmp_path, program)[0] == []

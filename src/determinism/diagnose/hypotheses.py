@@ -683,7 +683,8 @@ def likely_hypotheses(comparison: Comparison, traces: Sequence[Trace]) -> list[H
     is_fixed = facts.get("hash randomization") == "False" or fixes_hashes(os.environ)
     lines = recorded_lines(divergence, traces)
     began = traces[0].manifest.get("created") or 0.0
-    program = read_program(lines, began=float(began), has_fixed_hashes=is_fixed)
+    frameworks = frozenset(str(one.description.get("framework")) for one in processes)
+    program = read_program(lines, began=float(began), frameworks=frameworks, has_fixed_hashes=is_fixed)
     if program is None:
         return []
     if of_threads:

@@ -194,12 +194,15 @@ _MOST_FILES = 60
 _Node = tuple[Module, ast.AST]
 
 
-def read_program(lines: Mapping[str, set[tuple[int, str]]], *, began: float, has_fixed_hashes: bool) -> Program | None:
+def read_program(
+    lines: Mapping[str, set[tuple[int, str]]], *, began: float, frameworks: frozenset[str], has_fixed_hashes: bool
+) -> Program | None:
     """Read the files of a program: those that were recorded, and those of its own that they import.
 
     Args:
         lines: By file the lines that were recorded, with their code.
         began: When the run began, in seconds since 1970. Of what was not recorded, a file that changed since is left out.
+        frameworks: Those that were recorded, which may lie beside the program and are none of its own files.
         has_fixed_hashes: Whether strings have the same hashes in each run.
 
     Returns:
@@ -211,6 +214,8 @@ def read_program(lines: Mapping[str, set[tuple[int, str]]], *, began: float, has
     known = {module.file for module in modules} | set(lines)
     for module in modules:
         for file in module.imported_files():
+            if not frameworks.isdisjoint(Path(file).with_suffix("").parts[-4:]):
+                continue
             if len(modules) < _MOST_FILES and file not in known and os.path.getmtime(file) < began:
                 known.add(file)
                 imported = Module.read(file)
