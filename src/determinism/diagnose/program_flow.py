@@ -194,6 +194,13 @@ _MOST_FILES = 60
 _Node = tuple[Module, ast.AST]
 
 
+def _changed_before(file: str, moment: float) -> bool:
+    try:
+        return os.path.getmtime(file) < moment
+    except OSError:
+        return False
+
+
 def read_program(
     lines: Mapping[str, set[tuple[int, str]]], *, began: float, frameworks: frozenset[str], has_fixed_hashes: bool
 ) -> Program | None:
@@ -216,7 +223,7 @@ def read_program(
         for file in module.imported_files():
             if not frameworks.isdisjoint(Path(file).with_suffix("").parts[-4:]):
                 continue
-            if len(modules) < _MOST_FILES and file not in known and os.path.getmtime(file) < began:
+            if len(modules) < _MOST_FILES and file not in known and _changed_before(file, began):
                 known.add(file)
                 imported = Module.read(file)
                 # The loop comes to it, too.
@@ -515,8 +522,9 @@ class Program:
 
     def _filled_queue(self, module: Module, node: ast.AST) -> str | None:
         """What an expression is, if it is a queue that several threads or processes may fill: the source that an item of it is."""
-        makes = {last_part(one.func) for one in module.nodes if isinstance(one, ast.Call)}
-        if not makes & _QUEUES or not isinstance(node, ast.Name | ast.Attribute):
+        if not isinstance(node, ast.Name | ast.Attribute):
+            return None
+        if all(owner is not module for name in _QUEUES for owner, _ in self.callers.get(name, ())):
             return None
         starts = [(owner, one) for name in _STARTED for owner, one in self.callers.get(name, ()) if owner is module]
         if len(starts) < 2 and not any(_is_repeated(owner, one) for owner, one in starts):

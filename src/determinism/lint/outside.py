@@ -98,9 +98,7 @@ def of_machine(text: Text) -> Iterator[Finding]:
         if not isinstance(node, ast.Call) or text.module.dotted(node.func) not in _OF_MACHINE:
             continue
         if _is_chosen_by(text, node) and not _is_of_display(text, node):
-            message = (
-                "What the machine does otherwise, or how much memory is free, decides here, and it differs in each run."
-            )
+            message = "The load of the machine, or how much memory is free, decides here, and it differs in each run."
             yield text.finding("machine-state", Severity.MAY_DIFFER, message, node)
 
 
