@@ -85,7 +85,8 @@ def jit_trace_training() -> Any:
 
 
 def jit_trace_files() -> Any:
-    # They hold the names, files and lines of all frames that were on the stack.
+    # They hold the names, files and lines of all frames that were on the stack, and lengths of names that count up in a process: the count begins anew.
+    torch._C._jit_clear_class_registry()
     return saved(torch.jit.save, torch.jit.trace(net().eval(), IMAGES))
 
 
