@@ -91,9 +91,15 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("is_daemon", [True, False])
-def test_processes_that_wait_end_with_a_program_that_is_ended_early(is_daemon: bool, tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(WAITING.replace("daemon=True", f"daemon={is_daemon}"))
+@pytest.mark.parametrize(
+    ("is_daemon", "work"), [(True, "time.sleep(600)"), (False, "time.sleep(600)"), (False, "while True: pass")]
+)
+def test_processes_that_do_not_end_are_ended_with_a_program_that_is_ended_early(
+    is_daemon: bool, work: str, tmp_path: Path
+) -> None:
+    (tmp_path / "program.py").write_text(
+        WAITING.replace("daemon=True", f"daemon={is_daemon}").replace("time.sleep(600)", work)
+    )
     ended = run(
         tmp_path, "check", "--runs", "2", "--steps", "1", "--json", "report.json", "--", sys.executable, "program.py"
     )

@@ -1,4 +1,4 @@
-"""The command `determinism`: one small file per subcommand."""
+"""The command `determinism`: one small file per subcommand; `bisect` is with `golden`."""
 
 from __future__ import annotations
 

@@ -319,10 +319,9 @@ class Program:
             if id(node) in seen:
                 continue
             seen.add(id(node))
-            seeded = self._seeded_by(module, node) or self._changed_by_threads(module, node)
-            seeded = seeded or self._drawn_by_threads(module, node)
-            if seeded is not None:
-                return seeded
+            for look in (self._seeded_by, self._changed_by_threads, self._drawn_by_threads):
+                if (known := look(module, node)) is not None:
+                    return known
             source = self._source(module, node)
             is_file = isinstance(node, ast.Call) and module.dotted(node.func).startswith("tempfile.")
             is_name = is_file and not is_of_letters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -40,7 +41,7 @@ def start_processes(request: FactorRequest) -> None:
     def start_and_wait(self: BaseProcess) -> None:
         start(self)
         if not self.daemon or _is_of_user(sys._getframe(1)):
-            _wait_for(self)
+            wait_until_idle(self)
 
     BaseProcess.start = start_and_wait  # type: ignore[method-assign]
     _leave_room_in_queues()
@@ -58,10 +59,12 @@ def _leave_room_in_queues() -> None:
     Queue.__init__ = make_without_limit  # type: ignore[method-assign]
 
 
-def _wait_for(process: BaseProcess) -> None:
+def wait_until_idle(process: BaseProcess, most_seconds: float = math.inf) -> None:
+    """Wait until a process has ended, or waits itself, or so many seconds are over."""
+    began = time.monotonic()
     stat = f"/proc/{process.pid}/stat"
     used, since = _cpu_seconds(stat), time.monotonic()
-    while time.monotonic() - since < _WAITS_AFTER:
+    while time.monotonic() - since < _WAITS_AFTER and time.monotonic() - began < most_seconds:
         process.join(_LOOK_EACH)
         if not process.is_alive():
             return

@@ -307,24 +307,21 @@ def ends_interrupted() -> bool:
     return isinstance(newest, KeyboardInterrupt)
 
 
-_PATIENCE_SECONDS = 2.0
-"""How long processes that the program started may take to end by themselves when it is ended early."""
+_PATIENCE_SECONDS = 10.0
+"""How long a process may go on working that the program would have ended itself."""
 
 
 def _end_children() -> None:
-    """End what `multiprocessing` started: daemonic processes at once, as it does itself, and others that go on waiting for the program."""
+    """End what `multiprocessing` started: daemonic processes at once, as it does itself, and others when they only wait."""
     processes = sys.modules.get("multiprocessing.process")
+    if processes is None:
+        return
+    from determinism.factors.turns import wait_until_idle
+
     # A process that was made by `os.fork` knows those of its parent.
-    own = (
-        [child for child in processes.active_children() if child._parent_pid == os.getpid()]
-        if processes is not None
-        else []
-    )
-    for child in own:
-        if child.daemon:
-            child.terminate()
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    for child in own:
-        child.join(max(0.0, deadline - time.monotonic()))
-        if child.is_alive():
-            child.terminate()
+    own = [child for child in processes.active_children() if child._parent_pid == os.getpid()]
+    for child in sorted(own, key=lambda one: not one.daemon):
+        if not child.daemon:
+            # It may be writing what the program is to keep.
+            wait_until_idle(child, _PATIENCE_SECONDS)
+        child.terminate()

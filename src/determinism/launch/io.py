@@ -240,7 +240,7 @@ def _copy_part(stream: int, begin: int, end: int, log: int) -> None:
     with open(f"/dev/fd/{stream}", "rb", buffering=0) as file:
         file.seek(begin)
         while begin < end and (data := file.read(min(_CHUNK_BYTES, end - begin))):
-            os.write(log, data)
+            _write_all(log, data)
             begin += len(data)
 
 
