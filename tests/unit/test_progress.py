@@ -48,12 +48,33 @@ def test_a_thread_is_in_the_step_of_its_process_until_it_ends_one_of_its_own() -
 
 def test_its_place_is_there_as_numbers() -> None:
     steps, optimizer = Progress(lambda _: None), Terminal()
-    assert list(steps.place) == [0, Phase.INIT, 0]
+    assert list(steps.place) == [0, Phase.INIT, 0, -1]
+    steps.backward_begins(7)
+    assert list(steps.place) == [0, Phase.INIT, 0, 7]
     steps.optimizer_begins(optimizer)
     with steps.in_phase(Phase.DATA):
-        assert list(steps.place) == [0, Phase.DATA, 1]
+        assert list(steps.place) == [0, Phase.DATA, 1, -1]
     steps.optimizer_ends(optimizer)
-    assert list(steps.place) == [1, Phase.OTHER, 0]
+    assert list(steps.place) == [1, Phase.OTHER, 0, -1]
+
+
+def test_an_update_by_the_program_itself_ends_a_step_as_long_as_nothing_else_does() -> None:
+    steps, optimizer = Progress(lambda _: None), Terminal()
+    steps.process_ends()
+    for num_records in (7, 8, 9):
+        steps.backward_begins(num_records)
+        steps.backward_begins(num_records + 1)
+        assert steps.updates_from == num_records
+        steps.updated()
+    assert (steps.step, steps.steps_by, steps.updates_from) == (3, "update", -1)
+    steps.backward_begins(10)
+    steps.process_ends()
+    assert steps.step == 4
+    steps.optimizer_begins(optimizer)
+    steps.optimizer_ends(optimizer)
+    steps.backward_begins(11)
+    steps.updated()
+    assert (steps.step, steps.steps_by, steps.updates_from) == (5, "optimizer", -1)
 
 
 def test_a_path_cannot_begin_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:

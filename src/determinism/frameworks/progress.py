@@ -1,9 +1,9 @@
 """Where the program is, its step and its phase, and whether it is recorded there: not while the recorder sleeps, not while something of its own runs, and
 not in threads from before recording began.
 
-Step k counts from 0. It ends with the step of the optimizer that stepped first in the program, also when a gradient scaler skips that; in JAX, which
-has no optimizer that could be watched, before the function that trains is called with what it gave before; or at `determinism.step()`, which from
-then on alone counts.
+Step k counts from 0. It ends with the step of the optimizer that stepped first in the program, also when a gradient scaler skips that; in a program
+that updates what it trains without an optimizer, before what was updated is used again; in JAX, which has no optimizer that could be watched, before
+the function that trains is called with what it gave before; or at `determinism.step()`, which from then on alone counts.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import Any
 from determinism.trace.writer import ProcessWriter
 from determinism.types import Phase
 
+UPDATE = "update"
+"""What ends steps where the program updates what it trains without an optimizer."""
 _LEAST_SECONDS = 1.0
 """What steps must have taken together for their time to be told: what else runs on the machine decides how long a few short ones take."""
 _PHASES = {int(phase): phase for phase in Phase}
@@ -29,8 +31,10 @@ class Progress:
 
     def __init__(self, step_ended: Callable[[str], None]) -> None:
         """Take what is to be called, with what counted the step, before the number of the step goes up."""
-        self.place = array("q", (0, Phase.INIT, 0))
-        """Step, phase and how many optimizers step within each other, for who reads or sets them without asking Python."""
+        self.place = array("q", (0, Phase.INIT, 0, -1))
+        """Step, phase, how many optimizers step within each other, and `updates_from`, for who reads or sets them without asking Python."""
+        self.may_update_itself = True
+        """Whether the program may update what it trains without an optimizer: none is known, and it has not called `determinism.step()`."""
         self.num_ended = 0
         """How many steps ended; `step` counts also those before the checkpoint that a program was resumed from."""
         self.optimizer_calls = 0
@@ -67,6 +71,11 @@ class Progress:
         return self.place[2]
 
     @property
+    def updates_from(self) -> int:
+        """Number of the record from which on a write to what is trained is an update by the program itself; -1 if none would be."""
+        return self.place[3]
+
+    @property
     def step_seconds(self) -> float | None:
         """How long a step took on average, without the first one; None if there were too few, or too short ones, to tell."""
         if self._first_end is None or not self._num_later:
@@ -88,6 +97,7 @@ class Progress:
         self.place[2] += 1
         self.optimizer_calls += 1
         self._has_begun_since = True
+        self.optimizer_found()
         self._take_as_first(optimizer)
 
     def _take_as_first(self, optimizer: Any) -> None:
@@ -104,6 +114,7 @@ class Progress:
 
     def optimizer_skipped(self, optimizer: Any) -> None:
         """A gradient scaler left out the `step` of an optimizer."""
+        self.optimizer_found()
         self._take_as_first(optimizer)
         if self._first_optimizer() is optimizer and self.steps_by != "determinism.step":
             self._advance("optimizer")
@@ -113,8 +124,33 @@ class Progress:
         if self.steps_by != "determinism.step":
             self._advance(counted_by)
 
+    def optimizer_found(self) -> None:
+        """The program has an optimizer, so nothing else is an update."""
+        self.may_update_itself = False
+        self.place[3] = -1
+
+    def backward_begins(self, num_records: int) -> None:
+        """A backward within no other begins.
+
+        Args:
+            num_records: How many records there are.
+        """
+        if self.may_update_itself and self.place[3] < 0:
+            self.place[3] = num_records
+
+    def updated(self) -> None:
+        """What the program has updated itself since a backward is about to be used."""
+        if self.may_update_itself:
+            self._advance(UPDATE)
+
+    def process_ends(self) -> None:
+        """The program makes no further step: its own last update is used no more."""
+        if self.steps_by == UPDATE and self.place[3] >= 0:
+            self._advance(UPDATE)
+
     def explicit(self) -> None:
         """`determinism.step()` was called."""
+        self.optimizer_found()
         if self.steps_by == "optimizer" and (self.num_ended == 1 or not self._has_begun_since):
             # The same boundary as the optimizer step just before; from here on only explicit ones count.
             self.steps_by = "determinism.step"
@@ -124,6 +160,7 @@ class Progress:
     def _advance(self, counted_by: str) -> None:
         self.steps_by = counted_by
         self._has_begun_since = False
+        self.place[3] = -1
         try:
             self._step_ended(counted_by)
         finally:

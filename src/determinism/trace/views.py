@@ -129,8 +129,7 @@ class JoinedStreams(ProcessTrace):
             index, own = self.place(number)
             chunk, _ = self.streams[index].record(own)
             self._latest = self._shifted(index, number - own, chunk)
-        chunk = self._latest
-        return chunk, number - chunk.first
+        return self._latest, number - self._latest.first
 
     def place(self, number: int) -> tuple[int, int]:
         """Which stream holds a record, and the record's number there."""
@@ -225,9 +224,7 @@ class TraceSuffix(ProcessTrace):
             **chunk.columns,
             "phase": np.where(is_forward, Phase.FORWARD, phase).astype(phase.dtype),
             "step": chunk.columns["step"] + np.int32(self._steps_before),
-            "forward": np.where(chunk.first + np.arange(chunk.rows) - forward < self.start, 0, forward).astype(
-                np.int32
-            ),
+            "forward": np.where(chunk.numbers - forward < self.start, 0, forward).astype(np.int32),
         }
         children = {**chunk.children, "inputs": inputs, "input_digests": digests}
         if (is_skipped := np.isin(chunk.numbers, self.skipped)).any():

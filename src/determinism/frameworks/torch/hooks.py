@@ -546,6 +546,8 @@ def watch_module_calls(threads: Threads, returned: Returned | None, entered: Ent
                 recorder.progress.phase = Phase.FORWARD
                 if entered is not None:
                     entered(recorder, self, (args, kwargs))
+                if recorder.progress.updates_from >= 0 and torch.is_grad_enabled():
+                    recorder.run_unrecorded(_look_for_update, recorder, ())
             paths.enter(self, _frame())
             try:
                 output = original(self, *args, **kwargs)
@@ -649,14 +651,23 @@ def watch_optimizers(threads: Threads, stepped: Callable[[], None]) -> list[Undo
             stepped()
 
     handles = [register_optimizer_step_pre_hook(before_step), register_optimizer_step_post_hook(after_step)]
-    return [*(handle.remove for handle in handles), _follow_backwards(threads), _follow_scaler(threads, stepped)]
+    return [
+        *(handle.remove for handle in handles),
+        _follow_backwards(threads, stepped),
+        _follow_scaler(threads, stepped),
+    ]
 
 
-def _follow_backwards(threads: Threads) -> Undo:
+def _follow_backwards(threads: Threads, stepped: Callable[[], None]) -> Undo:
     def around(original: Callable[..., Any], outputs: Any, *args: Any, **kwargs: Any) -> Any:
         recorder = threads.recorder()
-        if recorder is not None and kwargs.get("accumulate_grad") and torch._C._current_autograd_node() is None:
-            recorder.run_unrecorded(_loss, recorder, outputs)
+        if recorder is not None and torch._C._current_autograd_node() is None:
+            if recorder.progress.may_update_itself:
+                recorder.run_unrecorded(_look_for_update, recorder, outputs)
+                stepped()
+            if kwargs.get("accumulate_grad"):
+                recorder.run_unrecorded(_loss, recorder, outputs)
+            recorder.progress.backward_begins(recorder.writer.num_records)
         try:
             return original(outputs, *args, **kwargs)
         finally:
@@ -664,6 +675,18 @@ def _follow_backwards(threads: Threads) -> Undo:
                 recorder.progress.phase = Phase.OTHER
 
     return wrap(torch.autograd, "_engine_run_backward", around)
+
+
+def _look_for_update(recorder: Recorder, outputs: Any) -> None:
+    """Where no ops are recorded, only what is trained can show whether the program has updated it since the last backward."""
+    progress = recorder.progress
+    if (recorder.tracks_ops and not recorder.is_waiting) or (
+        progress.updates_from < 0 and not recorder.updates_itself()
+    ):
+        return
+    recorder.held.add_trained(outputs)
+    if recorder.held.has_changed(recorder.stream.digests.of_each) and progress.updates_from >= 0:
+        recorder.was_updated()
 
 
 def _loss(recorder: Recorder, outputs: Any) -> None:

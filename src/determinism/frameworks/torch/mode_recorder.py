@@ -406,6 +406,15 @@ class ModeRecorder(Recorder, TorchDispatchMode):
             self.failed(traits.name, error)
         return result
 
+    def was_updated(self) -> None:
+        """See `RecordMaker.was_updated`."""
+        # The op that reads what was updated has its node already: that is not of what is recorded as the step ends.
+        links, self._links = self._links, self._new_links()
+        try:
+            super().was_updated()
+        finally:
+            self._links = links
+
     def _learn(self, func: Any) -> tuple[OpTraits, int, Any, Any]:
         # A higher-order operator (cond, flex_attention) has no schema; its inner ops are recorded.
         traits = traits_of(func) if hasattr(func, "_schema") else HIGHER_ORDER

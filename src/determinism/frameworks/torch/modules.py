@@ -4,9 +4,10 @@ step's batches, loss and held tensors, as one digest for each group.
 
 from __future__ import annotations
 
+import gc
 import json
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -310,6 +311,12 @@ def _each_after(items: Sequence[_Item], places: Sequence[int], more: Sequence[_I
 Identities = Callable[[list[weakref.ref[torch.nn.Module]], list[torch.optim.Optimizer], bool], bytes | None]
 
 
+def has_optimizer() -> bool:
+    """Whether the program has made an optimizer. This looks at all objects, so it is asked once or twice."""
+    # Not by `isinstance`: it asks an object for its class, and some warn then or import something.
+    return any(torch.optim.Optimizer in type(thing).__mro__ for thing in gc.get_objects())
+
+
 class HeldTensors:
     """Finds what the program keeps, through the modules it called, its optimizers, and leaves it differentiates."""
 
@@ -328,6 +335,8 @@ class HeldTensors:
         self._walks: dict[int, tuple[weakref.ref[torch.nn.Module], _Walk]] = {}
         self._known: dict[bool, _Known] = {}
         """By whether it is with buffers and the state of optimizers."""
+        self._last_digests: set[bytes] = set()
+        """Of parameters, when they were last asked for changes."""
         self._last_text: tuple[Sequence[tuple[str, str]], str] = ([], "[]")
 
     def _walk(self, root: torch.nn.Module) -> _Walk:
@@ -355,11 +364,33 @@ class HeldTensors:
         if known is None or known() is not optimizer:
             self._optimizers[id(optimizer)] = weakref.ref(optimizer)
 
-    def add_leaf(self, tensor: torch.Tensor, describe: Callable[[], str]) -> None:
-        """A tensor that requires a gradient and was made by no op was read."""
+    def add_trained(self, outputs: Iterable[Any]) -> None:
+        """A backward begins from some tensors; the leaves are added that it gives gradients."""
+        waiting = [node for output in outputs if (node := getattr(output, "grad_fn", None)) is not None]
+        seen = set(waiting)
+        while waiting:
+            node = waiting.pop()
+            if isinstance(leaf := getattr(node, "variable", None), torch.Tensor):
+                self.add_leaf(leaf)
+            new = {next_node for next_node, _ in node.next_functions if next_node is not None} - seen
+            seen |= new
+            waiting += new
+
+    def has_changed(self, digests_of: Callable[[list[torch.Tensor]], Sequence[bytes | PendingDigest]]) -> bool:
+        """Whether a parameter holds something else than when this was asked before, or is gone.
+
+        Args:
+            digests_of: Gives the digests of tensors.
+        """
+        parameters = [one.tensor for one in self.tensors() if one.kind == "parameter"]
+        previous, self._last_digests = self._last_digests, {settled(digest) for digest in digests_of(parameters)}
+        return not previous <= self._last_digests
+
+    def add_leaf(self, tensor: torch.Tensor) -> None:
+        """A tensor that requires a gradient and was made by no op was used."""
         known = self._leaves.get(id(tensor))
         if known is None or known[0]() is not tensor:
-            self._leaves[id(tensor)] = (weakref.ref(tensor), describe())
+            self._leaves[id(tensor)] = (weakref.ref(tensor), f"tensor of shape {tuple(tensor.shape)}")
 
     def tensors(self) -> HeldNow:
         """Everything that is kept now, each tensor once, in an order that does not vary."""

@@ -37,6 +37,7 @@ from determinism.frameworks.torch.modules import (
     Link,
     ModulePaths,
     StepLedger,
+    has_optimizer,
     sequence_number,
 )
 from determinism.frameworks.torch.ops import (
@@ -423,10 +424,26 @@ class RecordMaker(RecordingGuard):
         self.edges.wrote(states, record)
 
     def _leaf_read(self, tensor: torch.Tensor) -> None:
+        is_update = 0 <= self.progress.updates_from <= self.edges.storages.state(tensor).record
+        # A backward makes leaves of its own where it computes a part of the forward pass again.
+        if is_update and _current_node() is None:
+            self.run_unrecorded(self.was_updated)
         if self.progress.phase is Phase.INIT and not self.progress.optimizer_depth:
             self.progress.phase = Phase.FORWARD
         if not isinstance(tensor, torch.nn.Parameter):
-            self.held.add_leaf(tensor, lambda: f"tensor of shape {tuple(tensor.shape)}")
+            self.held.add_leaf(tensor)
+
+    def updates_itself(self) -> bool:
+        """Whether it is the program itself that updates what it trains: no optimizer has stepped, or is yet to make its first step."""
+        progress = self.progress
+        if progress.may_update_itself and progress.num_ended == 0 and has_optimizer():
+            progress.optimizer_found()
+        return progress.may_update_itself
+
+    def was_updated(self) -> None:
+        """The program has updated what it trains since a backward: a step ends, unless an optimizer is yet to make the first one."""
+        if self.updates_itself():
+            self.progress.updated()
 
     def _step_ended(self, counted_by: str) -> None:
         self.step_ended(counted_by)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import time
@@ -15,7 +14,7 @@ import torch
 
 from determinism import environment
 from determinism.batch.torch import Rows
-from determinism.frameworks.progress import note_earlier_threads
+from determinism.frameworks.progress import UPDATE, note_earlier_threads
 from determinism.frameworks.session import AdapterSession
 from determinism.frameworks.torch import hooks
 from determinism.frameworks.torch.compilers import (
@@ -38,7 +37,7 @@ from determinism.frameworks.torch.hooks import (
     watch_captures,
 )
 from determinism.frameworks.torch.invariants import CallMarks, watch_checkpoints, watch_files
-from determinism.frameworks.torch.modules import StepLedger
+from determinism.frameworks.torch.modules import StepLedger, has_optimizer
 from determinism.frameworks.torch.native_recorder import recorder_for
 from determinism.frameworks.torch.ops import leave_alone, leave_recorder_alone
 from determinism.frameworks.torch.recorder import KeptValues, Recorder, Threads
@@ -263,7 +262,9 @@ class Session(AdapterSession):
     def _open_window(self) -> None:
         """Record ops from now on: the program has come to the step from which it was asked for."""
         recorder = self.recorder
-        is_due = recorder.is_waiting and recorder.progress.step >= (self._spec.window or 0)
+        # A step that ends with the program's own update is over only when the forward pass of the next one has begun.
+        first = (self._spec.window or 0) - (recorder.progress.steps_by == UPDATE)
+        is_due = recorder.is_waiting and recorder.progress.step >= first
         if not is_due or get_ident() != recorder.thread:
             return
         recorder.is_waiting = False
@@ -336,7 +337,7 @@ class Session(AdapterSession):
         self._batch_arrived()
 
     def _has_optimizer(self) -> bool:
-        return any(isinstance(thing, torch.optim.Optimizer) for thing in gc.get_objects())
+        return has_optimizer()
 
     def _step_ended(self, recorder: Recorder, counted_by: str) -> None:
         if recorder.progress.num_ended == 0:
@@ -391,6 +392,7 @@ class Session(AdapterSession):
 
     def _finish_trace(self) -> None:
         recorder = self.recorder
+        recorder.run_unrecorded(recorder.progress.process_ends)
         if self._part.stream == "process":
             recorder.run_unrecorded(record_held, recorder, END_OP, generator_states(recorder))
         if self.level is Level.OP:

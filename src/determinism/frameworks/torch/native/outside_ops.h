@@ -102,7 +102,7 @@ PyObject* called(Function function) {
 PyObject* enter_module(PyObject*, PyObject* module) {
   return called([&] {
     Recorder* recorder = own_recorder();
-    if (recorder == nullptr || !recorder->is_active || recorder->is_waiting) return false;
+    if (recorder == nullptr || !recorder->is_active || recorder->is_waiting || recorder->must_look_for_update()) return false;
     recorder->enter(module);
     return true;
   });

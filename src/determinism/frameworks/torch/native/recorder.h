@@ -33,6 +33,9 @@ class Place {
   int8_t phase() const { return static_cast<int8_t>(at(own_, 1)); }
   void set_phase(int8_t phase) { static_cast<int64_t*>(own_.ptr)[1] = phase; }
   int64_t optimizer_depth() const { return at(own_, 2); }
+  // Whether the program waits for its own update of what it trains, and whether a write by this record is one.
+  bool awaits_update() const { return at(own_, 3) >= 0; }
+  bool is_update(int64_t record) const { return awaits_update() && record >= at(own_, 3); }
 
  private:
   static int64_t at(const py::buffer_info& cells, size_t index) { return static_cast<const int64_t*>(cells.ptr)[index]; }
@@ -152,6 +155,7 @@ class Recorder {
   void enter(PyObject* module);
   void leave(PyObject* module);
   bool must_tell_of_leaf(const at::Tensor& tensor, StorageState& state);
+  bool must_look_for_update() const;
   Digest state_of(at::Generator& generator);
 
  private:
@@ -410,12 +414,18 @@ void Recorder::wrote(const std::vector<StorageState*>& states, int64_t record, b
   }
 }
 
-// Whether Python must be told that a leaf was read: one that is no parameter is kept, and the first one ends a phase.
+// Whether Python must be told that a leaf was read: one that is no parameter is kept, the first one ends a phase, and one that the
+// program has updated itself ends a step.
 bool Recorder::must_tell_of_leaf(const at::Tensor& tensor, StorageState& state) {
   if (!tensor.requires_grad() || !c10::GradMode::is_enabled() || !tensor.is_leaf()) return false;
-  if (place_->phase() == INIT) return true;
+  if (place_->phase() == INIT || place_->is_update(state.record)) return true;
   const auto* impl = tensor.unsafeGetTensorImpl();
   return !(state.parameter.has_value() && state.parameter->_unsafe_get_target() == impl && !state.parameter->expired());
+}
+
+// Whether Python must see, at the call of an outermost module, whether the program has updated what it trains.
+bool Recorder::must_look_for_update() const {
+  return place_->awaits_update() && PyList_GET_SIZE(calls_.ptr()) == 0 && c10::GradMode::is_enabled();
 }
 
 // Digest of the elements of a tensor, as `tensor_bytes.digest_tensor` gives it.
