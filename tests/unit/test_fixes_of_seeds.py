@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from determinism.diagnose.code_changes import chosen_by, code_fix, possible_uses, source_of
+from determinism.diagnose.experiments import Intervention
+from determinism.diagnose.fixes import fixes_for
+from determinism.diagnose.hypotheses import Hypothesis
 from determinism.diagnose.program_text import ProgramText, last_name
 from determinism.run_spec import FixedSource
 
@@ -176,3 +179,22 @@ def _changed(text: str, call: str, source: str, folder: Path) -> str | None:
     [use] = [one for one in calls if tree.of(one).startswith(call)]
     change = code_fix(source_of(use, FixedSource(str(program), use.lineno, source), ""))
     return None if change is None else change.code
+
+
+@pytest.mark.parametrize(
+    ("text", "is_said"),
+    [
+        ("def noise(size):\n    return np.random.default_rng().standard_normal(size)\n", True),
+        ("def main():\n    rng = np.random.default_rng()\n", False),
+        ("if True:\n    rng = np.random.default_rng()\n", False),
+    ],
+)
+def test_of_a_generator_made_in_a_function_of_which_no_run_counted_the_calls_it_is_said_that_one_seed_may_repeat_its_numbers(
+    text: str, is_said: bool, tmp_path: Path
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(text)
+    held = FixedSource(str(program), 2, "unseeded-generator")
+    [fix] = fixes_for([Hypothesis("generator-unseeded", Intervention(sources=frozenset({held})), ())], None, None, None)
+    assert fix.title.startswith("Give the generator a seed, at train.py:2")
+    assert ("If the line runs more than once" in fix.title) == is_said

@@ -64,19 +64,22 @@ def possible_uses(held: FixedSource) -> list[Source]:
         return []
     code = text.splitlines()[held.line - 1].decode(errors="replace").strip() if held.line else ""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.lineno == held.line]
-    return [source_of(node, held, code) for node in calls]
+    functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    inner = [one.name for one in functions if one.lineno < held.line <= (one.end_lineno or one.lineno)]
+    return [source_of(node, held, code, inner[-1] if inner else "<module>") for node in calls]
 
 
-def source_of(call: ast.Call, held: FixedSource, code: str) -> Source:
+def source_of(call: ast.Call, held: FixedSource, code: str, function: str = "") -> Source:
     """A call of the program's text as the use of a source, of which no run noted anything.
 
     Args:
         call: It.
         held: Its line, and what it is a use of.
         code: The line's text.
+        function: The name of the function around it; empty if it is not known.
     """
     end_line, end_column = call.end_lineno or call.lineno, call.end_col_offset or 0
-    site = SourceSite(held.file, call.lineno, call.col_offset, end_line, end_column, "", code)
+    site = SourceSite(held.file, call.lineno, call.col_offset, end_line, end_column, function, code)
     return Source(held.source, site, "", None, "", (0, 0), None, 0, (0, 0), (None, None))
 
 

@@ -167,10 +167,19 @@ def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None
 
 def _repeated(hypothesis: Hypothesis) -> str | None:
     """That equal runs are not all that is wanted of a generator that is seeded again and again."""
-    source = hypothesis.source
-    if source is None or source.source not in _SEEDED or max(source.counts) < 2:
+    source = hypothesis.source or next(iter(possible_uses(_held(hypothesis))), None)
+    if source is None or source.source not in _SEEDED:
         return None
-    return f"The line ran {max(source.counts):,} times, and each generator then draws the same numbers: create it once, or seed it with the step"
+    runs = max(source.counts)
+    if runs > 1:
+        return f"The line ran {runs:,} times, and each generator then draws the same numbers: {_ONCE}"
+    # What the text shows alone, no run has counted.
+    if not runs and source.site.function not in ("", "<module>", "main"):
+        return f"If the line runs more than once, each generator draws the same numbers: then {_ONCE}"
+    return None
+
+
+_ONCE = "create it once, or seed it with the step"
 
 
 def _apart(hypothesis: Hypothesis, change: CodeChange, started: Path | None) -> str | None:
