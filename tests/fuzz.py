@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 from click.testing import CliRunner, Result
 
-from determinism.cli import command
+from determinism.__main__ import command
 from determinism.errors import DeterminismError
 from determinism.trace import schema
 from determinism.trace.opening import open_trace
@@ -388,7 +388,7 @@ class Sandbox:
         words = chance.choice((("compare", "--strict", "A", "B"), ("compare", "--strict", "B", "A"), ("show", "B")))
         arguments = [{"A": str(original), "B": str(damaged)}.get(word, word) for word in words]
         began = time.process_time()
-        result = self._runner.invoke(command, arguments)
+        result = self._runner.invoke(command(), arguments)
         seconds = time.process_time() - began
         problem = self._problem(result, seconds, is_compare=words[0] == "compare", which=which)
         if problem is None and (_signature(self.place), _signature(original)) != before:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
-from determinism.cli import command
+from determinism.__main__ import command
 
+COMMAND = command()
 PAGE = Path(__file__).parents[2] / "docs" / "command-line.md"
 BLOCK = re.compile(
     r"(?P<head>^## `determinism(?: (?P<name>[a-z -]+))?`\n.*?```text\n)(?P<help>.*?)(?P<end>^```$)",
@@ -19,10 +20,10 @@ BLOCK = re.compile(
 def help_text(name: str | None) -> str:
     """What `determinism NAME --help` prints; `determinism --help` for None."""
     settings = {"terminal_width": 100, "max_content_width": 100, "help_option_names": ["-h", "--help"]}
-    parent = click.Context(command, info_name="determinism", **settings)
+    parent = click.Context(COMMAND, info_name="determinism", **settings)
     if name is None:
-        return command.get_help(parent) + "\n"
-    subcommand: click.Command = command
+        return COMMAND.get_help(parent) + "\n"
+    subcommand: click.Command = COMMAND
     for word in name.split():
         assert isinstance(subcommand, click.Group)
         subcommand = subcommand.commands[word]
@@ -30,7 +31,7 @@ def help_text(name: str | None) -> str:
     return subcommand.get_help(parent) + "\n"
 
 
-def names(group: click.Group = command, before: str = "") -> list[str]:
+def names(group: click.Group = COMMAND, before: str = "") -> list[str]:
     """Every subcommand, those of groups too."""
     found: list[str] = []
     for name, subcommand in group.commands.items():

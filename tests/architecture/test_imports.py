@@ -11,7 +11,7 @@ import pytest
 
 HEAVY = ("torch", "tensorflow", "keras", "jax", "jaxlib", "numpy", "pyarrow", "rich", "jinja2")
 
-_HELP = "from determinism.cli import command\ntry:\n    command({!r}, prog_name='determinism')\nexcept SystemExit: pass"
+_HELP = "from determinism.__main__ import command\ntry:\n    command()({!r}, prog_name='determinism')\nexcept SystemExit: pass"
 
 
 def heavy_imports(code: str, folder: Path | None = None) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 import click
 import pytest
 
-from determinism.cli import command
+from determinism.__main__ import command
 from determinism.diagnose.experiments import causes
 from determinism.factors.catalog import FACTORS
 from determinism.report.document import SCHEMA, SCHEMA_FILE
@@ -64,8 +64,9 @@ def test_every_command_shown_is_understood(page: str, line: str) -> None:
 
     if name in ("--help", "--version"):
         return
-    subcommand = command.commands[name]
-    parent = click.Context(command, info_name="determinism", **command.context_settings)
+    whole = command()
+    subcommand = whole.commands[name]
+    parent = click.Context(whole, info_name="determinism", **whole.context_settings)
     if arguments != ["--help"]:
         subcommand.make_context(name, arguments, parent=parent)
 

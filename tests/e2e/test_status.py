@@ -113,7 +113,7 @@ def test_all_of_it_is_json(tmp_path: Path) -> None:
 def test_no_framework_is_needed(tmp_path: Path) -> None:
     for name in ("torch", "tensorflow", "jax", "numpy", "pyarrow"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('imported')")
-    code = "from determinism.cli import main; import sys; sys.argv = ['determinism', 'status', 'conv2d']; main()"
+    code = "from determinism.__main__ import main; import sys; sys.argv = ['determinism', 'status', 'conv2d']; main()"
     finished = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,
@@ -143,7 +143,7 @@ def processor_seconds(command: list[str], folder: Path) -> float:
 
 def test_little_is_loaded_for_it() -> None:
     code = (
-        "import sys; from determinism.cli import main; sys.argv = ['determinism', 'status', 'scatter_add']\n"
+        "import sys; from determinism.__main__ import main; sys.argv = ['determinism', 'status', 'scatter_add']\n"
         "try: main()\nexcept SystemExit: print('loaded', *sys.modules)"
     )
     loaded = (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from determinism.cli import command
+from determinism.__main__ import command
 from determinism.cli.configuration import subcommands
 from tests.unit.test_trace_damage import write
 
@@ -106,7 +106,7 @@ def test_ignores_of_files_may_be_a_table(project: Path) -> None:
 
 
 def test_every_subcommand_shows_its_settings(project: Path) -> None:
-    for path in subcommands(command.commands):
+    for path in subcommands(command().commands):
         status, shown, message = run(project, *path.split("."), "--show-config")
         assert (status, message) == (0, ""), path
         assert f"[tool.determinism.{path}]" in shown

@@ -105,7 +105,7 @@ def test_ascii_terminal(traces: list[str]) -> None:
 
 def test_defect_of_ours_is_no_traceback(traces: list[str], tmp_path: Path) -> None:
     code = (
-        "import determinism.session.check as check, determinism.cli as cli\n"
+        "import determinism.session.check as check, determinism.__main__ as cli\n"
         "def fail(*a, **k): raise ZeroDivisionError('one')\n"
         "check.open_trace = fail\ncli.main()"
     )

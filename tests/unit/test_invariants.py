@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from determinism.cli.ending import invariants_report
 from determinism.invariants.findings import (
     FILES,
     REPLICAS,
     InvariantFindings,
     headline,
     invariants_document,
-    invariants_report,
     verdict_of,
 )
 from determinism.invariants.launch import check_stored

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from determinism.cli import command
+from determinism.__main__ import command
 from determinism.diagnose.checkpoints import PARTS, fix
 from determinism.diagnose.experiments import causes
 from determinism.knowledge.settings import effects_of
@@ -581,7 +581,7 @@ def test_a_finding_in_a_notebook_has_its_cell_and_line(tmp_path: Path) -> None:
 
 
 def run(*words: str) -> tuple[int, str]:
-    result = CliRunner().invoke(command, ["lint", *words])
+    result = CliRunner().invoke(command(), ["lint", *words])
     return result.exit_code, result.output
 
 

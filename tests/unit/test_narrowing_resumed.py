@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from determinism.errors import UsageError
+from determinism.launch.check import Check
 from determinism.launch.runs import CheckRequest
 from determinism.narrow.launch import NarrowCheck, NarrowRequest
 from determinism.run_spec import RunSpec
@@ -75,7 +76,7 @@ def test_a_command_that_names_all_three_places_can_be_resumed(
 def test_what_a_resumed_run_computes_must_be_equal_and_not_when_it_fetched_its_first_batch(
     others: set[tuple[int, str]], continues: bool, tmp_path: Path
 ) -> None:
-    check = NarrowCheck(NarrowRequest(CheckRequest(("program",), RunSpec())))
+    check = NarrowCheck(NarrowRequest(CheckRequest(("program",), RunSpec())), Check)
     check._checkpoint = CHECKPOINT
     whole, resumed = ledger(tmp_path / "whole", 0), ledger(tmp_path / "resumed", CHECKPOINT, others)
 

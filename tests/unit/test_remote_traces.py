@@ -9,7 +9,7 @@ import fsspec
 import pytest
 from click.testing import CliRunner
 
-from determinism.cli import command
+from determinism.__main__ import command
 from determinism.comparison.executors import pairs_over
 from determinism.comparison.result import Comparison
 from determinism.errors import DeterminismError
@@ -103,8 +103,8 @@ def test_other_processes_read_there_too(runs: tuple[Path, Path]) -> None:
 
 
 def test_commands_take_urls(runs: tuple[Path, Path], stored: list[str]) -> None:
-    assert CliRunner().invoke(command, ["compare", *stored]).exit_code == 1
-    shown = CliRunner().invoke(command, ["show", stored[0]])
+    assert CliRunner().invoke(command(), ["compare", *stored]).exit_code == 1
+    shown = CliRunner().invoke(command(), ["show", stored[0]])
     assert shown.exit_code == 0 and stored[0] in shown.output and "records" in shown.output
 
 
@@ -126,7 +126,7 @@ def test_what_cannot_be_opened_is_said(url: str, identifier: str) -> None:
 
 def test_messages_name_the_url_of_a_damaged_trace(stored: list[str]) -> None:
     fsspec.filesystem("memory").pipe("/runs/one/manifest.json", b"[1, 2]")
-    said = CliRunner().invoke(command, ["compare", *stored])
+    said = CliRunner().invoke(command(), ["compare", *stored])
     assert said.exit_code == 2
     assert f"{stored[0]}/manifest.json holds" in said.output and "/determinism-" not in said.output
 

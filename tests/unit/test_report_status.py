@@ -115,7 +115,7 @@ def test_the_document_says_why_there_is_no_answer() -> None:
 def test_looking_up_an_op_loads_nothing_heavy() -> None:
     code = """
         import sys
-        from determinism.cli import main
+        from determinism.__main__ import main
         sys.argv = ["determinism", "status", "torch.Tensor.scatter_add_"]
         try:
             main()

@@ -1,30 +1,18 @@
-"""The command `determinism`: one small file per subcommand; `bisect` is with `golden`."""
+"""How the command `determinism` begins and ends: it reads its configuration, and reports what click refuses."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
-from determinism.cli.audit import audit
-from determinism.cli.check import check
-from determinism.cli.check_batch import check_batch
-from determinism.cli.check_resume import check_resume
-from determinism.cli.compare import compare
 from determinism.cli.configuration import read_configuration, subcommands
-from determinism.cli.doctor import doctor
-from determinism.cli.golden import bisect, golden
-from determinism.cli.lint import lint
-from determinism.cli.narrow import narrow
 from determinism.cli.options import Reports
-from determinism.cli.record import record
-from determinism.cli.report import report
-from determinism.cli.run import run
-from determinism.cli.show import show
-from determinism.cli.status import status
 from determinism.errors import legible
 from determinism.types import __version__
 
@@ -61,39 +49,26 @@ class _Command(click.Group):
             raise _NobodyReads from error
 
 
-@click.group(cls=_Command, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(__version__, prog_name="determinism")
-def command() -> None:
-    """Check whether a deep-learning program is bit-exact from run to run, find out why not, and make it so.
+def command_of(parts: Sequence[click.Command]) -> click.Group:
+    """The command with these subcommands."""
 
-    Start with:  determinism check -- python train.py
-    """
+    @click.group(cls=_Command, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+    @click.version_option(__version__, prog_name="determinism")
+    def command() -> None:
+        """Check whether a deep-learning program is bit-exact from run to run, find out why not, and make it so.
 
+        Start with:  determinism check -- python train.py
+        """
 
-for subcommand in (
-    check,
-    lint,
-    narrow,
-    check_resume,
-    check_batch,
-    golden,
-    bisect,
-    run,
-    doctor,
-    record,
-    compare,
-    report,
-    show,
-    status,
-    audit,
-):
-    command.add_command(subcommand)
+    for subcommand in parts:
+        command.add_command(subcommand)
+    return command
 
 
-def main() -> None:
+def run_command(command: click.Group) -> NoReturn:
     """Run the command line; the exit status is 0 same, 1 different, 2 trouble or inconclusive."""
     try:
-        status = _run()
+        status = _run(command)
         if sys.stdout is not None:
             sys.stdout.flush()
     except (OSError, _NobodyReads) as error:
@@ -118,7 +93,7 @@ def _silence(stream: object, descriptor: int) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
-def _run() -> int:
+def _run(command: click.Group) -> int:
     try:
         return int(command.main(prog_name="determinism", standalone_mode=False) or 0)
     except SystemExit as ending:

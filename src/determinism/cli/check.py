@@ -106,7 +106,7 @@ def check(
         run_check(partial(Check, request), reports)
     from determinism.narrow.launch import NarrowCheck, NarrowRequest
 
-    run_check(partial(NarrowCheck, NarrowRequest(_narrowable(request))), reports)
+    run_check(partial(NarrowCheck, NarrowRequest(_narrowable(request)), Check), reports)
 
 
 def _check_invariants(request: CheckRequest, reports: Reports, is_narrowed: bool) -> NoReturn:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -30,6 +30,7 @@ from determinism.types import Verdict
 
 if TYPE_CHECKING:
     from determinism.invariants.findings import InvariantFindings
+    from determinism.launch.runs import RunningCheck
 
 NOTHING = Reports()
 """Only what is printed."""
@@ -151,7 +152,7 @@ def conclude_invariants(findings: InvariantFindings, reports: Reports) -> NoRetu
     """
     import json
 
-    from determinism.invariants.findings import invariants_document, invariants_report, verdict_of
+    from determinism.invariants.findings import invariants_document, verdict_of
     from determinism.report.document import write_report
     from determinism.report.terminal import ReportConsole, Rest, render
 
@@ -168,6 +169,19 @@ def conclude_invariants(findings: InvariantFindings, reports: Reports) -> NoRetu
         render(content, ReportConsole(), verbose=reports.is_verbose, rest=Rest(path_text(str(page)) if page else None))
     reports.annotate(content)
     sys.exit(max(verdict_of(findings).exit_status, written))
+
+
+def invariants_report(findings: InvariantFindings) -> dict[str, Any]:
+    """The findings as the document that all reports are composed from; what compares two runs is empty in it."""
+    from determinism.invariants.findings import entries, headline, verdict_of
+    from determinism.report.document import contexts, document
+    from determinism.report.story import story_document
+
+    runs = [] if findings.run is None else [replace(findings.run, trace=findings.trace)]
+    content = document(Comparison(verdict_of(findings), runs, findings.recorded))
+    sites = (site for one in findings.violations for site in (one.site, one.asked_at))
+    story = story_document(entries(findings))
+    return {**content, "headline": headline(findings), "story": story, "sources": contexts(sites)}
 
 
 _SEARCHING = "The search for the cause has not ended."
@@ -194,20 +208,6 @@ def show_first(comparison: Comparison, reports: Reports, line: ProgressLine) -> 
     if reports.is_wanted:
         reports.write({**content, "diagnosis": _SEARCHING}, say)
     return content
-
-
-class RunningCheck(Protocol):
-    """A check as it goes on: `Check`, or `NarrowCheck`."""
-
-    runs: list[RunSummary]
-    interrupt_status: int
-
-    def run(self) -> Comparison:
-        """Come to a verdict."""
-
-    @property
-    def folder(self) -> Path:
-        """Where it keeps what it made."""
 
 
 def run_check(make: Callable[..., RunningCheck], reports: Reports) -> NoReturn:

@@ -60,7 +60,8 @@ def narrow(program: tuple[str, ...], reports: Reports, ledger: Path | None, **op
     from functools import partial
 
     from determinism.cli.ending import run_check
+    from determinism.launch.check import Check
     from determinism.launch.runs import CheckRequest
     from determinism.narrow.launch import NarrowCheck, NarrowRequest
 
-    run_check(partial(NarrowCheck, NarrowRequest(CheckRequest(program, **options), ledger)), reports)
+    run_check(partial(NarrowCheck, NarrowRequest(CheckRequest(program, **options), ledger), Check), reports)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -36,15 +37,17 @@ class TestDeterminism:
     __test__ = False
     """pytest collects no tests from it where a test file imports it."""
 
-    def __init__(self, request: pytest.FixtureRequest, folder: Path) -> None:
+    def __init__(self, request: pytest.FixtureRequest, folder: Path, module: ModuleType) -> None:
         """Use the fixture.
 
         Args:
             request: Of the test.
             folder: An empty one, for traces.
+            module: `determinism`.
         """
         self._item = request.node
         self._folder = folder
+        self._module = module
         self._goldens = 0
 
     def check(self, function: Callable[..., Any], /, *args: Any, runs: int = 2, **kwargs: Any) -> Comparison:
@@ -170,17 +173,16 @@ class TestDeterminism:
         return self._folder / name
 
     def __getattr__(self, name: str) -> Any:
-        import determinism
-
-        return getattr(determinism, name)
+        return getattr(self._module, name)
 
 
 @contextmanager
-def opened(request: pytest.FixtureRequest) -> Iterator[TestDeterminism]:
+def opened(request: pytest.FixtureRequest, module: ModuleType) -> Iterator[TestDeterminism]:
     """The fixture, with a folder for its traces, which is removed afterwards.
 
     Args:
         request: Of the test.
+        module: `determinism`.
     """
     with tempfile.TemporaryDirectory(prefix="determinism-") as folder:
-        yield TestDeterminism(request, Path(folder))
+        yield TestDeterminism(request, Path(folder), module)

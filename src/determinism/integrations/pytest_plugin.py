@@ -57,8 +57,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(name="determinism")
 def determinism_fixture(request: pytest.FixtureRequest) -> Iterator[TestDeterminism]:
     """`check`, `record`, `compare` and `same_as_golden`, which fail the test where tensors are not bit-identical."""
+    import determinism
+
     module = import_module("determinism.integrations.pytest_fixture")
-    with module.opened(request) as fixture:
+    with module.opened(request, determinism) as fixture:
         yield fixture
 
 

@@ -1,18 +1,16 @@
-"""What is found by checking a run by itself, and how it is reported: as JSON, and as a report that is composed like all others."""
+"""What is found by checking a run by itself, and how it is told: as JSON, and as the entries of a report."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from determinism.comparison.result import Comparison, Recorded
+from determinism.comparison.result import Recorded
 from determinism.comparison.run_facts import RunSummary
-from determinism.report.document import contexts, document
 from determinism.report.entries import Entry, Section, counted, line_of, listed, path_text, short_op, site_entry
-from determinism.report.story import story_document
 from determinism.trace.reader import ProcessTrace, Trace
 from determinism.trace.schema import Frame
 from determinism.types import Stream, Verdict
@@ -183,15 +181,6 @@ def entries(findings: InvariantFindings) -> Iterator[Entry]:
         )  # fmt: skip
     if findings.trace is not None:
         yield Entry(path_text(findings.trace), "trace", Section.NOTES)
-
-
-def invariants_report(findings: InvariantFindings) -> dict[str, Any]:
-    """The findings as the document that all reports are composed from; what compares two runs is empty in it."""
-    runs = [] if findings.run is None else [replace(findings.run, trace=findings.trace)]
-    content = document(Comparison(verdict_of(findings), runs, findings.recorded))
-    sites = (site for one in findings.violations for site in (one.site, one.asked_at))
-    story = story_document(entries(findings))
-    return {**content, "headline": headline(findings), "story": story, "sources": contexts(sites)}
 
 
 def _violation(one: Violation) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from determinism.comparison.result import Comparison
 from determinism.comparison.run_facts import FileChange, Leftover, RunSummary
@@ -67,6 +67,21 @@ class CheckRequest:
 
 
 # What an experiment changes about one run.
+
+
+class RunningCheck(Protocol):
+    """A check as it goes on: `Check`, or `NarrowCheck`."""
+
+    runs: list[RunSummary]
+    interrupt_status: int
+    """Exit status if the user ended the search for causes, when the verdict was known; else 0."""
+
+    def run(self) -> Comparison:
+        """Come to a verdict."""
+
+    @property
+    def folder(self) -> Path:
+        """Where it keeps what it made."""
 
 
 def with_intervention(spec: RunSpec, intervention: Intervention, number: int, *, notes: Path | None = None) -> RunSpec:

@@ -19,7 +19,6 @@ from determinism.comparison.result import Comparison
 from determinism.comparison.run_facts import Narrowing, RunSummary, Window
 from determinism.comparison.runs import compare_runs
 from determinism.errors import DeterminismError, LaunchError, TraceError, UsageError, exit_phrase
-from determinism.launch.check import Check
 from determinism.launch.further_runs import default_budget
 from determinism.launch.interpreter import check_interpreter
 from determinism.launch.io import OutputFolder, StandardInput
@@ -28,6 +27,7 @@ from determinism.launch.record import RunResult, require_recorded
 from determinism.launch.runs import (
     CheckRequest,
     FreshCopy,
+    RunningCheck,
     RunSeries,
     broken_off,
     open_stored_run,
@@ -104,6 +104,8 @@ class NarrowCheck:
     """One narrowing as it goes on; after an error it still tells which runs were made."""
 
     request: NarrowRequest
+    make_check: Callable[..., RunningCheck]
+    """Gives the check that makes and compares the runs of a window: `Check`."""
     announce: Announce = unannounced
     """Called with what comes next and the log of its output; gives what is told the progress."""
     warn: Callable[[str], None] = lambda message: None
@@ -313,16 +315,16 @@ class NarrowCheck:
             first, end = max(self._checkpoint, since), step + 1
         else:
             first, end = max(self._checkpoint, step - STEPS_BEFORE, 0), step + STEPS_AFTER + 1
-        check = self._window_check(number, first, end, like)
+        request = self._window_request(number, first, end)
 
         def show(comparison: Comparison) -> None:
             windows = [*self._windows, Window(first, end - 1, len(comparison.runs), True, step)]
             self.on_verdict(replace(comparison, narrowing=self._narrowing(parting, windows)))
 
-        check.on_verdict = show
+        check = self._window_check(request, first, end, like, show)
         comparison = check.run()
         if comparison.diagnosis.limit is not None:
-            limit = self._of_this_command(comparison.diagnosis.limit, check.request.command)
+            limit = self._of_this_command(comparison.diagnosis.limit, request.command)
             comparison = replace(comparison, diagnosis=replace(comparison.diagnosis, limit=limit))
         self._of_window = comparison
         self.interrupt_status = check.interrupt_status
@@ -356,7 +358,7 @@ class NarrowCheck:
             parting = parting_of(whole, resumed, begin=self._checkpoint + 1)
         return parting is None or parting.step >= step or not parting.groups
 
-    def _window_check(self, number: int, first: int, end: int, like: Trace) -> Check:
+    def _window_request(self, number: int, first: int, end: int) -> CheckRequest:
         request = self.request.check
         seconds = self._seconds_of(end)
         budget = request.budget
@@ -366,11 +368,14 @@ class NarrowCheck:
         spec = replace(
             request.spec, level=Level.OP.value, first_step=self._checkpoint, window=first, steps=end, max_disk=None
         )
-        window_request = replace(
+        return replace(
             request, command=self._command(save="window", load=load), spec=spec, num_runs=2,
             explain=request.explain is not False, budget=budget, output=self._output.path / f"window-{number}", keep=True,
         )  # fmt: skip
 
+    def _window_check(
+        self, request: CheckRequest, first: int, end: int, like: Trace, show: Callable[[Comparison], None]
+    ) -> RunningCheck:
         def announce(
             title: str, log: Path | None, *, part: str = "", seconds: float | None = None, is_limit: bool = False
         ) -> ProgressCallback | None:
@@ -383,7 +388,7 @@ class NarrowCheck:
             is_here = again is None or again.since >= first
             return is_here and (not self._checkpoint or self._continues(traces[0], like, first + STEPS_BEFORE))
 
-        return Check(window_request, announce, self.warn, self.on_verdict, hides_output=True, may_search=is_within)
+        return self.make_check(request, announce, self.warn, show, hides_output=True, may_search=is_within)
 
     def _seconds_of(self, end: int) -> float:
         """About how long a run takes that ends there."""
