@@ -1022,6 +1022,25 @@ def test_what_is_computed_with_if_a_queue_is_empty_for_too_long(limit: str, inst
     assert rules_in(TAKEN_IN_TIME.format(limit, instead)) == ["clock"] * is_named
 
 
+@pytest.mark.parametrize(
+    ("use", "found"),
+    [
+        ("rows = pandas.read_sql('SELECT * FROM t ORDER BY rand() LIMIT 9', con)", ["query-result"]),
+        ("rows = con.execute('SELECT x FROM t ORDER BY random_number').fetchall()", []),
+        ("log.execute('ORDER BY RANDOM() is what we avoid')", []),
+        ("subprocess.run('shuf train.txt > shuffled.txt', shell=True)", ["program-output"]),
+        ("os.system('sort --random-sort train.txt > shuffled.txt')", ["program-output"]),
+        ("os.system('sort train.txt | shuf --random-source=seed > shuffled.txt')", []),
+        ("subprocess.run(['sort', '-r', 'train.txt'])", []),
+        ("subprocess.run(['cat', 'shuf.txt'])", []),
+    ],
+)
+def test_what_is_asked_for_at_random_is_named(use: str, found: list[str]) -> None:
+    text = f"import os\nimport subprocess\nimport torch\n{use}\n"
+    assert rules_in(text) == found
+    assert rules_in(text.replace("import torch\n", "")) == []
+
+
 IN_A_COROUTINE = """
 import asyncio
 import torch
