@@ -497,6 +497,24 @@ def test_an_answer_differs_only_if_the_question_is_the_same(tmp_path: Path, name
     assert [one for one in found if one.source in ("program-output", "query-result")] == []
 
 
+def test_a_table_of_pandas_is_compared_by_its_rows(tmp_path: Path) -> None:
+    pandas = """
+        class Table:
+            def __init__(self, values):
+                self.values = values
+        class Values(list):
+            def tolist(self):
+                return list(self)
+        def read_sql(sql, con):
+            return Table(Values(con.execute(sql).fetchall()))
+    """
+    text = f"{TABLE}import pandas\ntable = pandas.read_sql(con=con, sql={DRAWN!r})  # here\nprint(table.values)"
+    stage = Stage(tmp_path, text, pandas=pandas)
+    [found] = [one for one in stage.differing() if one.site.file == stage.main]
+    assert (found.source, found.site.line, found.differs) == ("query-result", Program("", text).line, True)
+    assert stage.fixed(found).stdout == stage.fixed(found).stdout != stage.plain().stdout
+
+
 def test_nothing_of_an_answer_is_stored(tmp_path: Path) -> None:
     text = f"{TABLE}import os, subprocess\nprint(con.execute('SELECT s, n FROM t LIMIT 3').fetchall())\n"
     text += "print(os.popen('echo secret').read(), subprocess.check_output(['echo', 'secret', 'ab']))"

@@ -383,6 +383,7 @@ def test_in_the_examples_just_what_makes_them_differ_is_found() -> None:
         ("ordering/vocabulary", "hash-order"), ("ordering/task_losses", "hash-order"), ("ordering/class_folders", "listing-order"),
         ("ordering/hash_split", "hash-value"), ("ordering/process_shard", "process-id"), ("seeding/late_seed", "seed-too-late"),
         ("seeding/time_seed", "seed-varies"), ("seeding/missing_python", "seed-missing-python"), ("loading/pool_features", "completion-order"),
+        ("ordering/reshuffled_lines", "program-output"), ("ordering/sampled_rows", "query-result"),
         ("memory/padded_batch", "uninitialized-memory"), ("clock/time_budget", "clock"), ("seeding/environment", "generator-unseeded"),
     ],
 )  # fmt: skip
@@ -1028,6 +1029,8 @@ def test_what_is_computed_with_if_a_queue_is_empty_for_too_long(limit: str, inst
         ("rows = pandas.read_sql('SELECT * FROM t ORDER BY rand() LIMIT 9', con)", ["query-result"]),
         ("rows = con.execute('SELECT x FROM t ORDER BY random_number').fetchall()", []),
         ("log.execute('ORDER BY RANDOM() is what we avoid')", []),
+        ("rows = sorted(con.execute('SELECT x FROM t ORDER BY RANDOM()').fetchall())", []),
+        ("print('such as', con.execute('SELECT x FROM t ORDER BY RANDOM() LIMIT 1').fetchone())", []),
         ("subprocess.run('shuf train.txt > shuffled.txt', shell=True)", ["program-output"]),
         ("os.system('sort --random-sort train.txt > shuffled.txt')", ["program-output"]),
         ("os.system('sort train.txt | shuf --random-source=seed > shuffled.txt')", []),
