@@ -482,6 +482,9 @@ ALIKE = {
     "same output": "import subprocess\nsubprocess.check_output(['echo', 'words'])",
     "other question": "import os, subprocess\nsubprocess.check_output(['echo', str(os.getpid())])",
     "other thing given": "import os, subprocess\nsubprocess.run(['cat'], input=os.urandom(9), capture_output=True)",
+    "other question of threads": "import os, subprocess\nfrom concurrent.futures import ThreadPoolExecutor\n"
+    "def ask(n): return subprocess.check_output(['echo', str(os.getpid() * 0 ** n)])\n"
+    "with ThreadPoolExecutor(2) as pool: print(list(pool.map(ask, range(4))))",
     "output that nobody gets": "import subprocess\nsubprocess.run('shuf -i 1-99 > /dev/null', shell=True)",
     "output that nobody reads": "import subprocess\nsubprocess.Popen(['shuf', '-i', '1-99'], stdout=-1).wait()",
     "same rows": f"{TABLE}print(con.execute('SELECT n FROM t').fetchall(), list(con.execute('SELECT s FROM t')))",
