@@ -108,6 +108,10 @@ ORDERING = (
     ),
     CauseProgram("ordering/exported_shards", (Cause("entropy", "uuid.uuid4().hex"),)),
     CauseProgram("ordering/process_shard", (Cause("process-id", "os.getpid() % FOLDS"),)),
+    CauseProgram(
+        "ordering/reshuffled_lines", (Cause("program-output", '"--random-sort", path.name', is_fixed=False),), "data"
+    ),
+    CauseProgram("ordering/sampled_rows", (Cause("query-result", "cursor.execute(DRAW", is_fixed=False),), "data"),
 )
 
 LOADING = (
@@ -349,6 +353,7 @@ CONTROLS = tuple(
         "discarded_draws",
         "ordered_sums",
         "resumed_checkpoint",
+        "asked_elsewhere",
     )
 )
 """Deterministic programs that look guilty."""

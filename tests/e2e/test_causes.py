@@ -18,7 +18,15 @@ from tests.thorough import is_turn
 CAUSES = {
     *("seed-missing-python", "seed-missing-numpy", "seed-missing-torch", "seed-too-late", "seed-varies"),
     *("generator-unseeded", "hash-order", "hash-value", "address-order", "listing-order", "clock", "entropy"),
-    *("process-id", "completion-order", "queue-order", "thread-race", "shared-generator"),
+    *(
+        "process-id",
+        "program-output",
+        "query-result",
+        "completion-order",
+        "queue-order",
+        "thread-race",
+        "shared-generator",
+    ),
     *("uninitialized-memory", "nondeterministic-op"),
     *("memory-alignment", "leftover-file", "torn-checkpoint", "recomputed-randomness", "changed-behind"),
 }

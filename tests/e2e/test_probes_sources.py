@@ -32,6 +32,12 @@ def slow(n):
     return n
 """
 
+TABLE = (
+    "import sqlite3\ncon = sqlite3.connect(':memory:')\ncon.execute('CREATE TABLE t(n INT, s TEXT)')\n"
+    "con.executemany('INSERT INTO t VALUES (?, ?)', [(n, 'ab') for n in range(99)])\n"
+)
+DRAWN = "SELECT n, s FROM t ORDER BY RANDOM() LIMIT 9"
+
 PROGRAMS = {
     "hash": Program("hash", "print(hash('word') % 1000, sorted(['a', 'b'], key=len))  # here"),
     "hash as key": Program("hash", "print(sorted(map(str, range(20)), key=hash))  # here"),
@@ -82,6 +88,48 @@ PROGRAMS = {
         "from pathlib import Path\nnew = Path('new')\nnew.write_text('text')\n"
         "status = new.stat()  # here\nprint(status.st_size, status.st_mtime, status.st_ctime_ns)",
     ),
+    "program that runs": Program(
+        "program-output",
+        "import subprocess\ndone = subprocess.run(['shuf', '-i', '1-99'], capture_output=True)  # here\nprint(done.stdout)",
+    ),
+    "output of a program": Program(
+        "program-output",
+        "import subprocess\nprint(subprocess.check_output(('shuf', '-i', '1-99'), text=True).split())  # here",
+    ),
+    "command of a shell": Program(
+        "program-output", "from subprocess import getoutput\nprint(getoutput('shuf -i 1-99 | head -n 99'))  # here"
+    ),
+    "errors of a program": Program(
+        "program-output",
+        "import subprocess\nprint(subprocess.run('shuf -i 1-99 >&2', shell=True, stderr=-1).stderr)  # here",
+    ),
+    "pipe that is read": Program("program-output", "import os\nprint(os.popen('shuf -i 1-99').read())  # here"),
+    "pipe that is iterated": Program(
+        "program-output",
+        "import os\nfor line in open(__file__): pass\nwith os.popen('shuf -i 1-99') as pipe:  # here\n"
+        "    for line in pipe:\n        print(line)",
+    ),
+    "program beside": Program(
+        "program-output",
+        "import subprocess\nwith subprocess.Popen(['shuf', '-i', '1-99'], stdout=-1) as program:  # here\n"
+        "    print([int(line) for line in program.stdout])",
+    ),
+    "program that is given something": Program(
+        "program-output",
+        "import subprocess as s\nprogram = s.Popen(['shuf'], stdin=s.PIPE, stdout=s.PIPE, text=True)\n"
+        "output, _ = program.communicate(''.join(f'{n}\\n' for n in range(99)))  # here\nprint(output)",
+    ),
+    "random rows": Program("query-result", f"{TABLE}print(con.execute({DRAWN!r}).fetchall())  # here"),
+    "cursor": Program(
+        "query-result",
+        f"{TABLE}con.row_factory = sqlite3.Row\ncur = con.cursor()\ncur.execute({DRAWN!r})  # here\n"
+        "print([tuple(row) for row in (cur.fetchone(), *cur.fetchmany(3))])",
+    ),
+    "rows that are iterated": Program(
+        "query-result",
+        f"{TABLE}for number, text in con.execute({DRAWN!r}):  # here\n    print(number, text)",
+    ),
+    "list of rows": Program("query-result", f"{TABLE}print(list(con.execute({DRAWN!r})))  # here"),
     "draw": Program("python-random", "import random\nprint(random.random(), random.choice('abc'))  # here"),
     "shuffle": Program("python-random", "from random import shuffle\nx = [*range(9)]\nshuffle(x)  # here\nprint(x)"),
     "numpy draw": Program("numpy-random", "import numpy as np\nprint(np.random.rand(2))  # here"),
@@ -428,6 +476,88 @@ def test_equal_values_are_no_candidates(tmp_path: Path) -> None:
     assert {one["source"] for one in documents(tmp_path / "notes-1") if "source" in one} >= {
         "seed-value", "python-random", "numpy-random", "hash", "listing", "set-order",
     }  # fmt: skip
+
+
+ALIKE = {
+    "same output": "import subprocess\nsubprocess.check_output(['echo', 'words'])",
+    "other question": "import os, subprocess\nsubprocess.check_output(['echo', str(os.getpid())])",
+    "other thing given": "import os, subprocess\nsubprocess.run(['cat'], input=os.urandom(9), capture_output=True)",
+    "other question of threads": "import os, subprocess\nfrom concurrent.futures import ThreadPoolExecutor\n"
+    "def ask(n): return subprocess.check_output(['echo', str(os.getpid() * 0 ** n)])\n"
+    "with ThreadPoolExecutor(2) as pool: print(list(pool.map(ask, range(4))))",
+    "output that nobody gets": "import subprocess\nsubprocess.run('shuf -i 1-99 > /dev/null', shell=True)",
+    "output that nobody reads": "import subprocess\nsubprocess.Popen(['shuf', '-i', '1-99'], stdout=-1).wait()",
+    "same rows": f"{TABLE}print(con.execute('SELECT n FROM t').fetchall(), list(con.execute('SELECT s FROM t')))",
+    "rows that are sorted": f"{TABLE}print(sorted(con.execute('SELECT n FROM t ORDER BY RANDOM()').fetchall()))",
+    "other query": f"{TABLE}import os\nprint(con.execute('SELECT ?', (os.getpid(),)).fetchone())",
+}
+"""What programs and databases answer in the same way to the same question, or nobody gets."""
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_an_answer_differs_only_if_the_question_is_the_same(tmp_path: Path, name: str) -> None:
+    found = Stage(tmp_path, ALIKE[name]).differing()
+    assert [one for one in found if one.source in ("program-output", "query-result")] == []
+
+
+def test_a_table_of_pandas_is_compared_by_its_rows(tmp_path: Path) -> None:
+    pandas = """
+        class Table:
+            def __init__(self, values):
+                self.values = values
+        class Values(list):
+            def tolist(self):
+                return list(self)
+        def read_sql(sql, con):
+            return Table(Values(con.execute(sql).fetchall()))
+    """
+    text = f"{TABLE}import pandas\ntable = pandas.read_sql(con=con, sql={DRAWN!r})  # here\nprint(table.values)"
+    stage = Stage(tmp_path, text, pandas=pandas)
+    [found] = [one for one in stage.differing() if one.site.file == stage.main]
+    assert (found.source, found.site.line, found.differs) == ("query-result", Program("", text).line, True)
+    assert stage.fixed(found).stdout == stage.fixed(found).stdout != stage.plain().stdout
+
+
+def test_nothing_of_an_answer_is_stored(tmp_path: Path) -> None:
+    text = f"{TABLE}import os, subprocess\nprint(con.execute('SELECT s, n FROM t LIMIT 3').fetchall())\n"
+    text += "print(os.popen('echo secret').read(), subprocess.check_output(['echo', 'secret', 'ab']))"
+    notes = [one for one in documents(Stage(tmp_path, text).noted()) if one.get("digest")]
+    assert [one["source"] for one in notes] == ["query-result", "program-output", "program-output"]
+    assert {one["shown"].split()[0] for one in notes} == {"answer"}
+    assert not any("secret" in str(value) for one in notes for name, value in one.items() if name != "code")
+
+
+def test_programs_and_databases_answer_as_without_probes(tmp_path: Path) -> None:
+    text = (
+        TABLE
+        + """
+import io, os, subprocess
+con.row_factory = sqlite3.Row
+cur = con.execute("SELECT n FROM t")
+for row in cur:
+    break
+print(type(cur), tuple(row), next(cur)["n"], len(cur.fetchall()), cur.fetchone())
+with os.popen("printf 'a\\nb\\nc'") as pipe:
+    print(type(pipe), pipe.readline(), [*pipe], pipe.read())
+program = subprocess.Popen(["printf", "a\\nb"], stdout=subprocess.PIPE)
+print(isinstance(program, subprocess.Popen), type(program.stdout), list(program.stdout), program.wait())
+print(subprocess.run(["false"]), subprocess.getstatusoutput("echo a; exit 3"), io.StringIO("a").read())
+for command in (["false"], ["no such program"], [], 3):
+    try:
+        subprocess.check_output(command)
+    except Exception as error:
+        print(repr(error))
+try:
+    con.execute("SELECT")
+except sqlite3.Error as error:
+    print(repr(error))
+"""
+    )
+    stage = Stage(tmp_path, text)
+    plain = stage.plain()
+    assert plain.status == 0, plain.stderr
+    assert (tmp_path / "notes").mkdir() is None
+    assert stage.probed(request=ProbeRequest(notes=tmp_path / "notes")) == plain
 
 
 def test_every_function_of_python_that_is_a_source_exists() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from determinism.comparison.result import Divergence, OutputDifference
+from determinism.comparison.result import Divergence, OutputDifference, Status
 from determinism.diagnose.experiments import Hypothesis, Intervention
-from determinism.diagnose.hypotheses import hypotheses, is_open, told_by_kind, with_likely_lines
+from determinism.diagnose.hypotheses import hypotheses, open_status, told_by_kind, with_likely_lines
 from determinism.diagnose.sources import Source, SourceSite
 from determinism.op_semantics import Op, OpSemantics, semantics_of
 from determinism.trace.schema import Frame
@@ -174,8 +174,8 @@ def test_in_a_thread_the_schedule_is_tried_before_what_libraries_take_in(thread:
 def test_that_threads_race_is_possible_as_long_as_no_experiment_was_made(is_tried: bool, is_possible: bool) -> None:
     found = of_thread("member-1")
     race = next(one for one in hypotheses(found, [], leftovers=()) if one.cause == "shared-generator")
-    assert is_open(race, found, lambda intervention: is_tried) is is_possible
-    assert not is_open(race, of_thread(None), lambda intervention: is_tried)
+    assert (open_status(race, found, lambda intervention: is_tried) is Status.POSSIBLE) is is_possible
+    assert not open_status(race, of_thread(None), lambda intervention: is_tried)
 
 
 @pytest.mark.parametrize(

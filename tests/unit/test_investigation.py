@@ -1161,3 +1161,35 @@ def test_a_kernel_of_the_program_that_varies_is_confirmed_without_an_experiment(
     assert "No setting makes the kernel deterministic" in comparison.diagnosis.limit
     once = replace(divergence(kind=Kind.OP, distinct=1), op=scatter)
     assert found(investigated(Pretended([(once, [CLOCK])], [used(CLOCK)]))) == [("clock", "confirmed")]
+
+
+READS_A_PROGRAM = """
+import subprocess
+def drawn(n):
+    print(subprocess.check_output(["date"]))
+    cur = con.cursor()
+    cur.execute("SELECT x FROM t WHERE n < ?", (n,))
+    found = subprocess.check_output(["sample", str(n)], text=True)
+    return [float(x) for x in found.split()], [x for x, in cur]
+x, y = (torch.tensor(values) for values in drawn(3))
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "column", "source", "status"),
+    [(4, 10, "program-output", None), (6, 4, "query-result", "likely"), (7, 12, "program-output", "likely")],
+)
+def test_an_answer_that_no_experiment_fixes_is_likely_where_the_text_leads_to_it_and_no_cause_elsewhere(
+    line: int, column: int, source: str, status: str | None, tmp_path: Path
+) -> None:
+    file = tmp_path / "read.py"
+    file.write_text(READS_A_PROGRAM)
+    lines = READS_A_PROGRAM.splitlines()
+    site = SourceSite(str(file), line, column, line, column + 9, "drawn", lines[line - 1].strip())
+    use = replace(used(FixedSource(str(file), line, source)), site=site, program="sample")
+    at = Frame(str(file), 9, "", lines[8])
+    one = replace(divergence(), site=at, stack=(at,))
+    comparison = investigated(Pretended([(one, ["nothing does"])], [use]))
+    assert found(comparison) == ([] if status is None else [(source, status)])
+    for cause in comparison.causes:
+        assert cause.sites[0].line == line and "something else in two further runs" in cause.evidence[1]

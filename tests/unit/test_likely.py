@@ -535,6 +535,35 @@ def test_the_name_of_a_temporary_file_decides_nothing_of_what_the_file_holds(
     assert named(tmp_path, text) == (cause, cause is not None)
 
 
+@pytest.mark.parametrize(
+    ("asked", "cause"),
+    [
+        ("con.execute('SELECT x FROM t ORDER BY RANDOM() LIMIT 8')", "query-result"),
+        ("con.execute(QUERY)", "query-result"),
+        ("con.execute('SELECT x FROM t ORDER BY RAND(5)')", None),
+        ("con.execute('SELECT x FROM t')", None),
+        ("subprocess.run(['shuf', '-n', '8', name], capture_output=True).stdout.split()", "program-output"),
+        ("os.popen(f'sort -R {name}').read().split()", "program-output"),
+        ("subprocess.check_output('echo $RANDOM', shell=True)", "program-output"),
+        ("subprocess.check_output(['shuf', '--random-source=/etc/hostname', name])", None),
+        ("subprocess.check_output(['sort', '-r', '-n', 'shuf.txt'])", None),
+        ("subprocess.check_output(['date'])", None),
+    ],
+)
+def test_an_answer_is_likely_the_cause_where_the_text_asks_for_one_at_random(
+    asked: str, cause: str | None, tmp_path: Path
+) -> None:
+    text = f"""
+        import os, sqlite3, subprocess
+        QUERY = "SELECT x FROM t " \\
+            "ORDER BY random ( )"
+        def rows(con, name):
+            return [float(x) for x in {asked}]  # origin
+        x = torch.tensor(rows(con, 'a'))  # used
+    """
+    assert named(tmp_path, text) == (cause, cause is not None)
+
+
 @pytest.mark.parametrize(("number", "is_named"), [("1 + int(load) % 2", True), ("2", False)])
 def test_a_number_of_threads_that_the_program_chooses_anew_in_each_run_is_named_where_it_comes_from(
     number: str, is_named: bool, tmp_path: Path

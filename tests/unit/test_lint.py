@@ -383,6 +383,7 @@ def test_in_the_examples_just_what_makes_them_differ_is_found() -> None:
         ("ordering/vocabulary", "hash-order"), ("ordering/task_losses", "hash-order"), ("ordering/class_folders", "listing-order"),
         ("ordering/hash_split", "hash-value"), ("ordering/process_shard", "process-id"), ("seeding/late_seed", "seed-too-late"),
         ("seeding/time_seed", "seed-varies"), ("seeding/missing_python", "seed-missing-python"), ("loading/pool_features", "completion-order"),
+        ("ordering/reshuffled_lines", "program-output"), ("ordering/sampled_rows", "query-result"),
         ("memory/padded_batch", "uninitialized-memory"), ("clock/time_budget", "clock"), ("seeding/environment", "generator-unseeded"),
     ],
 )  # fmt: skip
@@ -1020,6 +1021,27 @@ for _ in range(4):
 )
 def test_what_is_computed_with_if_a_queue_is_empty_for_too_long(limit: str, instead: str, is_named: bool) -> None:
     assert rules_in(TAKEN_IN_TIME.format(limit, instead)) == ["clock"] * is_named
+
+
+@pytest.mark.parametrize(
+    ("use", "found"),
+    [
+        ("rows = pandas.read_sql('SELECT * FROM t ORDER BY rand() LIMIT 9', con)", ["query-result"]),
+        ("rows = con.execute('SELECT x FROM t ORDER BY random_number').fetchall()", []),
+        ("log.execute('ORDER BY RANDOM() is what we avoid')", []),
+        ("rows = sorted(con.execute('SELECT x FROM t ORDER BY RANDOM()').fetchall())", []),
+        ("print('such as', con.execute('SELECT x FROM t ORDER BY RANDOM() LIMIT 1').fetchone())", []),
+        ("subprocess.run('shuf train.txt > shuffled.txt', shell=True)", ["program-output"]),
+        ("os.system('sort --random-sort train.txt > shuffled.txt')", ["program-output"]),
+        ("os.system('sort train.txt | shuf --random-source=seed > shuffled.txt')", []),
+        ("subprocess.run(['sort', '-r', 'train.txt'])", []),
+        ("subprocess.run(['cat', 'shuf.txt'])", []),
+    ],
+)
+def test_what_is_asked_for_at_random_is_named(use: str, found: list[str]) -> None:
+    text = f"import os\nimport subprocess\nimport torch\n{use}\n"
+    assert rules_in(text) == found
+    assert rules_in(text.replace("import torch\n", "")) == []
 
 
 IN_A_COROUTINE = """

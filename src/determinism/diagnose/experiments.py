@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path, PurePath
 from typing import Protocol
 
-from determinism.comparison.result import Diagnosis, Divergence, Experiment
+from determinism.comparison.result import Diagnosis, Divergence, Experiment, what_op_does
+from determinism.diagnose.parsed_module import Module
 from determinism.diagnose.sources import Source, SourceSite, Unprobed
 from determinism.factors.catalog import FACTORS, Action
+from determinism.op_semantics import OpSemantics
 from determinism.run_spec import CodeChange, FixedSource
 from determinism.trace.schema import Frame
 from determinism.types import Kind, Verdict
@@ -225,6 +227,63 @@ def sites_of(divergence: Divergence) -> tuple[Frame, ...]:
     inner = None if divergence.inside is None else divergence.inside.site
     found = (inner, divergence.allocated_at, divergence.saved_at, *called)
     return tuple(dict.fromkeys(site for site in found if site is not None))
+
+
+# Stages of a pipeline of `tf.data`, which the record of an element names: a line that only takes elements says less.
+
+_STAGE = re.compile(r"(\w+)\(([^()]*)\)")
+_PLACE = re.compile(r"(?:^|, )([^,]+):(\d+)(?:,|$)")
+_AT_FAULT: dict[str, Callable[[str, str], bool]] = {
+    "tensorflow-seed": lambda name, facts: name.startswith("Shuffle") or "draws random numbers" in facts,
+    "pipeline-parallel": lambda name, facts: name.startswith("Parallel") and "draws random numbers" in facts,
+    "pipeline-order": lambda name, facts: name.startswith("Parallel") and "deterministic=true" not in facts,
+}
+"""By factor whether a stage, by its name and what else is said of it, is what the factor fixes."""
+
+
+def stages_at_fault(factor: str, divergence: Divergence) -> Iterator[Frame]:
+    """The first stage that a factor fixes of those through which an element came that differs."""
+    is_at_fault = _AT_FAULT.get(factor)
+    if is_at_fault is None or divergence.site is None or OpSemantics.TAKES_ELEMENT not in what_op_does(divergence.op):
+        return
+    files = {PurePath(frame.file).name: Path(frame.file) for frame in reversed(divergence.stack)}
+    for name, facts in _STAGE.findall(divergence.detail):
+        place = _PLACE.search(facts)
+        if place is not None and is_at_fault(name, facts):
+            # It is named by its file alone.
+            module = Module.read(str(files.get(place[1]) or Path(divergence.site.file).with_name(place[1])))
+            line = int(place[2])
+            if module is not None and line <= len(module.lines):
+                yield Frame(module.file, line, "", module.lines[line - 1].strip())
+                return
+
+
+_MOST_ASKING = 3
+
+
+def entropy_named(one: Hypothesis, asking: Sequence[tuple[Frame, ...]]) -> Hypothesis:
+    """The same cause with the lines that led to random bytes, and the libraries that asked for them.
+
+    Args:
+        one: That random bytes decide.
+        asking: Who asked for them, as trials note it.
+    """
+    if not asking:
+        return one
+    evidence = []
+    for frames in asking[:_MOST_ASKING]:
+        library, line = frames[0], frames[-1]
+        place = f"{line.file.rpartition('/')[2]}:{line.line}"
+        if len(frames) > 1:
+            evidence.append(f"{library.function} at {library.file}:{library.line} requested them, called from {place}.")
+        else:
+            evidence.append(f"{place} requested them.")
+    more = len(asking) - _MOST_ASKING
+    if more > 0:
+        evidence.append(f"{more} more lines requested such bytes.")
+    lines = [frame for frames in asking[:_MOST_ASKING] for frame in reversed(frames)]
+    sites = dict.fromkeys([*lines, *one.sites])
+    return replace(one, sites=tuple(sites), evidence=(*evidence, *one.evidence))
 
 
 SEEDED_LIBRARIES = {

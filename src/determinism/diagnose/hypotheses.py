@@ -7,15 +7,16 @@ something else in each run. The text is only read, never run, and before an expe
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from determinism.comparison.result import Comparison, Divergence, is_repeatable, what_op_does
+from determinism.comparison.result import Comparison, Divergence, Status, is_repeatable, what_op_does
 from determinism.comparison.run_facts import FileChange, Leftover
 from determinism.diagnose.code_changes import code_fix, is_of_seed, source_of
-from determinism.diagnose.experiments import Hypothesis, Intervention, Trial, sites_of
+from determinism.diagnose.experiments import Hypothesis, Intervention, Trial, sites_of, stages_at_fault
 from determinism.diagnose.parsed_module import given_to
 from determinism.diagnose.program_flow import (
     Found,
@@ -23,10 +24,9 @@ from determinism.diagnose.program_flow import (
     fixes_hashes,
     read_program,
     recorded_lines,
-    stages_at_fault,
 )
 from determinism.diagnose.program_text import LIBRARY_SEED, library_evidence, library_sites
-from determinism.diagnose.sources import Source
+from determinism.diagnose.sources import ANSWERED, Source, use_text
 from determinism.environment import CHOICE_OF_KERNEL, EnvironmentDifference
 from determinism.factors.catalog import FACTORS
 from determinism.knowledge.entries import op_at
@@ -83,6 +83,8 @@ CAUSE_OF_SOURCE = {
     "thread-update": "thread-race",
     "thread-draw": "shared-generator",
     "time-limit": "clock",
+    "program-output": "program-output",
+    "query-result": "query-result",
 }
 
 _BY_FACTOR = {
@@ -96,9 +98,8 @@ _BY_FACTOR = {
 }
 """Sources that are fixed as a whole: a fixed value at one line would not be what a fix gives. Where threads take turns, none is too late."""
 
-_SHOWN = 60
 _TIMER = "timer"
-_SELDOM_AT_FAULT = ("clock", "process-id", "entropy", "id", "machine-state", "file-time")
+_SELDOM_AT_FAULT = ("clock", "process-id", "entropy", "id", "machine-state", "file-time", "program-output")
 """Sources that many programs only log."""
 
 
@@ -183,20 +184,6 @@ def _by_source(source: Source, divergence: Divergence) -> Hypothesis:
     return Hypothesis(cause, intervention, sites, (use_text(source),), source)
 
 
-def use_text(source: Source) -> str:
-    """What was seen of a source, as a sentence."""
-    times = "once" if max(source.counts) == 1 else f"{max(source.counts):,} times"
-    used = f"{source.source} was used there {times}"
-    if source.differs is False:
-        return f"{used}; its result depends on timing, and was the same in two further runs."
-    if source.differs is None:
-        return f"{used}; whether its values differ is not known."
-    if None in source.shown:
-        return f"{used}, with different values in two further runs."
-    first, second = (" ".join(str(text).split())[:_SHOWN] for text in source.shown)
-    return f"{used}, with different values in two further runs: {first} and {second}."
-
-
 # Tells the looks at the clock that decide something from those whose time is only logged.
 
 CLOCK = "clock"
@@ -247,34 +234,6 @@ def deciding_looks(
     order = {(site.file, site.line): position for position, site in enumerate(one.sites)}
     first = min(deciding, key=lambda look: order.get((look.site.file, look.site.line), len(order)))
     return replace(one, sites=sites, evidence=(use_text(first),), source=first)
-
-
-_MOST_ASKING = 3
-
-
-def entropy_named(one: Hypothesis, asking: Sequence[tuple[Frame, ...]]) -> Hypothesis:
-    """The same cause with the lines that led to random bytes, and the libraries that asked for them.
-
-    Args:
-        one: That random bytes decide.
-        asking: Who asked for them, as trials note it.
-    """
-    if not asking:
-        return one
-    evidence = []
-    for frames in asking[:_MOST_ASKING]:
-        library, line = frames[0], frames[-1]
-        place = f"{line.file.rpartition('/')[2]}:{line.line}"
-        if len(frames) > 1:
-            evidence.append(f"{library.function} at {library.file}:{library.line} requested them, called from {place}.")
-        else:
-            evidence.append(f"{place} requested them.")
-    more = len(asking) - _MOST_ASKING
-    if more > 0:
-        evidence.append(f"{more} more lines requested such bytes.")
-    lines = [frame for frames in asking[:_MOST_ASKING] for frame in reversed(frames)]
-    sites = dict.fromkeys([*lines, *one.sites])
-    return replace(one, sites=tuple(sites), evidence=(*evidence, *one.evidence))
 
 
 def _shifted(held: Intervention, file: str, line: int) -> Intervention:
@@ -393,8 +352,8 @@ def _only_seems_to_help(one: Hypothesis, divergence: Divergence) -> bool:
     return one.cause in VARYING_OPS and is_elsewhere and not varies_alone(divergence)
 
 
-def is_open(one: Hypothesis, divergence: Divergence, is_tried: Callable[[Intervention], bool]) -> bool:
-    """Whether something that the program took from outside may still be the cause after experiments.
+def open_status(one: Hypothesis, divergence: Divergence, is_tried: Callable[[Intervention], bool]) -> Status | None:
+    """How sure it is, after experiments, that something that the program took from outside is the cause; None if it is not.
 
     Args:
         one: A hypothesis.
@@ -403,10 +362,34 @@ def is_open(one: Hypothesis, divergence: Divergence, is_tried: Callable[[Interve
     """
     if one.source is None:
         is_about_threads = one.intervention == Intervention.fix("thread-schedule") and _is_beside(divergence)
-        return is_about_threads and not is_tried(one.intervention)
-    if one.source.source in _HELD_IN_PART:
-        return bool(one.source.differs) or divergence.kind is Kind.ORDER
-    return bool(one.source.differs) and not is_tried(one.intervention)
+        is_open = is_about_threads and not is_tried(one.intervention)
+    elif one.source.source in ANSWERED:
+        # No experiment fixes all of it. That something else was printed matters only where the program computes with it.
+        return Status.LIKELY if one.source.differs and _is_made_of(divergence, one.source) else None
+    elif one.source.source in _HELD_IN_PART:
+        is_open = bool(one.source.differs) or divergence.kind is Kind.ORDER
+    else:
+        is_open = bool(one.source.differs) and not is_tried(one.intervention)
+    return Status.POSSIBLE if is_open else None
+
+
+def _is_made_of(divergence: Divergence, source: Source) -> bool:
+    """Whether, by the program's text, what differs is made of what a source gave."""
+    lines = recorded_lines(divergence, ())
+    lines.setdefault(source.site.file, set()).add((source.site.frame.line, source.site.code))
+    program = read_program(
+        lines, began=math.inf, frameworks=frozenset({"torch", "tensorflow", "jax"}), has_fixed_hashes=True
+    )
+    is_of_path = divergence.kind in (Kind.STRUCTURE, Kind.ARGUMENT)
+    return program is not None and any(
+        program.comes_from(
+            list(program.statement_at(frame.file, frame.line, conditions=is_of_path)),
+            source.site.file,
+            source.site.line,
+            source.site.column,
+        )
+        for frame in divergence.stack[:_MOST_FRAMES]
+    )
 
 
 def told_by_kind(divergence: Divergence) -> list[Hypothesis]:

@@ -19,6 +19,7 @@ from determinism.diagnose.experiments import (
     Rate,
     Trial,
     causes,
+    entropy_named,
     is_alike,
     is_never_seeded,
     is_same_line,
@@ -30,19 +31,18 @@ from determinism.diagnose.hypotheses import (
     KERNEL_LIMIT,
     VARYING_OPS,
     deciding_looks,
-    entropy_named,
     hypotheses,
-    is_open,
     is_same,
     is_used_at,
     is_varying_kernel,
     may_vary_alone,
+    open_status,
     told_by_kind,
     varies_alone,
     with_likely_lines,
 )
 from determinism.diagnose.program_text import started_program
-from determinism.diagnose.sources import TIMED, Source, is_interchangeable
+from determinism.diagnose.sources import ANSWERED, TIMED, Source, is_interchangeable
 from determinism.environment import CHOICE_OF_KERNEL
 from determinism.errors import LaunchError
 from determinism.factors.catalog import Action, obstacle
@@ -705,8 +705,8 @@ class Investigation:
         """Name what points somewhere and no experiment showed, and what the program took from outside and was not tried."""
         self._causes += [_cause(one, Status.LIKELY, []) for one in told_by_kind(divergence)]
         for one in hypotheses(divergence, sources, leftovers=()):
-            if is_open(one, divergence, self._is_tried):
-                self._causes.append(_cause(one, Status.POSSIBLE, []))
+            if status := open_status(one, divergence, self._is_tried):
+                self._causes.append(_cause(one, status, []))
 
     def _is_tried(self, intervention: Intervention) -> bool:
         """Whether runs were made with it, alone or with others, and the latter still differed."""
@@ -758,7 +758,7 @@ def likely_causes_left(
         likely: The hypotheses.
         is_tried: Whether something was fixed, and the runs still differed.
     """
-    return [_cause(one, Status.LIKELY, []) for one in likely if not is_tried(one.intervention)]
+    return [_cause(one, Status.LIKELY, []) for one in likely if one.cause in ANSWERED or not is_tried(one.intervention)]
 
 
 def _has_order_of_addresses(candidates: Sequence[Hypothesis]) -> bool:

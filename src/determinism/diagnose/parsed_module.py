@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import re
 from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -274,3 +275,25 @@ def given_back(function: Function) -> Iterator[ast.expr]:
     for node in within(function):
         if isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) and node.value is not None:
             yield node.value
+
+
+# What the text of a question to another program, or to a database, says of its answer.
+
+_AT_RANDOM = re.compile(
+    r"(?:^|[\s|;&(/])(?:shuf(?=\s|$)|sort\s[^|;&]*(?:-[a-zA-Z]*R\b|--random-sort\b))(?![^|;&]*--random-source)|\$\{?RANDOM\b"
+)
+_RANDOM_ROWS = re.compile(r"\bselect\b.*\b(?:random|rand|newid)\s*\(\s*\)", re.IGNORECASE | re.DOTALL)
+
+
+def asks_at_random(module: Module, call: ast.Call) -> str | None:
+    """Which source a call is that asks another program, or a database, for what is drawn at random; None if it is none."""
+    is_program = module.dotted(call.func).startswith(("subprocess.", "os.popen", "os.system"))
+    if not call.args or not (is_program or last_part(call.func) in ("execute", "read_sql", "read_sql_query", "sql")):
+        return None
+    asked: list[ast.expr] = call.args[:1]
+    if isinstance(name := call.args[0], ast.Name):
+        asked = [*module.bound(module.scope_of(name), name.id), *module.bound(module.tree, name.id)]
+    parts = (part.value for one in asked for part in ast.walk(one) if isinstance(part, ast.Constant))
+    text = " ".join(part for part in parts if isinstance(part, str))
+    source, pattern = ("program-output", _AT_RANDOM) if is_program else ("query-result", _RANDOM_ROWS)
+    return source if pattern.search(text) else None

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import ast
 import os
-import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from pathlib import Path
 
-from determinism.comparison.result import Divergence, what_op_does
+from determinism.comparison.result import Divergence
 from determinism.diagnose.parsed_module import (
     FILLING,
     Function,
     Module,
     Scope,
+    asks_at_random,
     assigned,
     bindings_of,
     counts_up,
@@ -31,7 +31,6 @@ from determinism.diagnose.parsed_module import (
     parameters,
     within,
 )
-from determinism.op_semantics import OpSemantics
 from determinism.probes.rewrite import IGNORES_ORDER
 from determinism.trace.reader import Trace
 from determinism.trace.schema import Frame, Table
@@ -122,7 +121,7 @@ _RUN_BY_OTHERS = ("__getitem__", "__iter__", "__next__", "__call__", "__getitems
 
 _TELLING = (
     *("unseeded-generator", "numpy-random", "python-random", "set-order", "hash", "seed-value", "entropy"),
-    *("completion-order", "time-limit", "queue-order", "process-queue"),
+    *("completion-order", "time-limit", "queue-order", "process-queue", "program-output", "query-result"),
 )
 """Sources that give something else in nearly each run; the others are named only if there is none of these."""
 
@@ -337,6 +336,35 @@ class Program:
             waiting.extend((*behind, is_of_letters) for behind in self._behind(module, node))
         return other
 
+    def comes_from(self, begin: Sequence[_Node], file: str, line: int, column: int) -> bool:
+        """Whether some expressions go back to a call; where its result is not used, to what it is called on, such as a cursor.
+
+        Args:
+            begin: The expressions.
+            file: That of the call.
+            line: Where the call begins.
+            column: In bytes.
+        """
+        alone = {
+            ast.unparse(node.value.func.value)
+            for module in self._modules
+            for node in (ast.walk(module.tree) if module.file == file else ())
+            if isinstance(node, ast.Expr) and (node.lineno, node.col_offset) == (line, column)
+            if isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute)
+        }
+        waiting, seen = deque(begin), set[int]()
+        while waiting and len(seen) < _MOST_LOOKED_AT:
+            module, node = waiting.popleft()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            is_there = isinstance(node, ast.Call) and (node.lineno, node.col_offset) == (line, column)
+            is_of_it = bool(alone) and isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node) in alone
+            if module.file == file and (is_there or is_of_it):
+                return True
+            waiting.extend(self._behind(module, node))
+        return False
+
     def varying_seed(self, module: Module, value: ast.expr) -> ast.expr | None:
         """The expression that makes what a seed is set to, and makes another in each run; None if none is seen in the file.
 
@@ -489,6 +517,8 @@ class Program:
             return "time-limit"
         if name in GENERATORS:
             return None if given and not is_none(given[0]) else "unseeded-generator"
+        if (asked := asks_at_random(module, call)) is not None:
+            return asked
         if name == "open" and given and getattr(given[0], "value", None) in ("/dev/urandom", "/dev/random"):
             return "entropy"
         if (
@@ -762,32 +792,3 @@ def _is_parameter(module: Module, name: ast.Name) -> bool:
 
 def _is_call_of(node: ast.expr, method: str) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == method
-
-
-# Stages of a pipeline of `tf.data`, which the record of an element names: a line that only takes elements says less.
-
-_STAGE = re.compile(r"(\w+)\(([^()]*)\)")
-_PLACE = re.compile(r"(?:^|, )([^,]+):(\d+)(?:,|$)")
-_AT_FAULT: dict[str, Callable[[str, str], bool]] = {
-    "tensorflow-seed": lambda name, facts: name.startswith("Shuffle") or "draws random numbers" in facts,
-    "pipeline-parallel": lambda name, facts: name.startswith("Parallel") and "draws random numbers" in facts,
-    "pipeline-order": lambda name, facts: name.startswith("Parallel") and "deterministic=true" not in facts,
-}
-"""By factor whether a stage, by its name and what else is said of it, is what the factor fixes."""
-
-
-def stages_at_fault(factor: str, divergence: Divergence) -> Iterator[Frame]:
-    """The first stage that a factor fixes of those through which an element came that differs."""
-    is_at_fault = _AT_FAULT.get(factor)
-    if is_at_fault is None or divergence.site is None or OpSemantics.TAKES_ELEMENT not in what_op_does(divergence.op):
-        return
-    files = {PurePath(frame.file).name: Path(frame.file) for frame in reversed(divergence.stack)}
-    for name, facts in _STAGE.findall(divergence.detail):
-        place = _PLACE.search(facts)
-        if place is not None and is_at_fault(name, facts):
-            # It is named by its file alone.
-            module = Module.read(str(files.get(place[1]) or Path(divergence.site.file).with_name(place[1])))
-            line = int(place[2])
-            if module is not None and line <= len(module.lines):
-                yield Frame(module.file, line, "", module.lines[line - 1].strip())
-                return

@@ -178,6 +178,32 @@ class Source:
     """Whether it is a library that used it."""
     led_by: tuple[LedBy, ...] = ()
     """The lines of the program that led a library there, each with other values in each run."""
+    program: str | None = None
+    """Of what another program printed: its name."""
+
+
+# What other programs and databases answered: only what the same question got can be compared.
+
+ANSWERED = frozenset({"program-output", "query-result"})
+_SHOWN = 60
+
+
+def use_text(source: Source) -> str:
+    """What was seen of a source, as a sentence."""
+    if source.source in ANSWERED and source.differs:
+        asked = "The query" if source.program is None else f"The program {source.program}"
+        gave, same = ("returned", "text") if source.program is None else ("printed", "arguments")
+        return f"{asked} {gave} something else in two further runs, with the same {same}."
+    times = "once" if max(source.counts) == 1 else f"{max(source.counts):,} times"
+    used = f"{source.source} was used there {times}"
+    if source.differs is False:
+        return f"{used}; its result depends on timing, and was the same in two further runs."
+    if source.differs is None:
+        return f"{used}; whether its values differ is not known."
+    if None in source.shown:
+        return f"{used}, with different values in two further runs."
+    first, second = (" ".join(str(text).split())[:_SHOWN] for text in source.shown)
+    return f"{used}, with different values in two further runs: {first} and {second}."
 
 
 def differing_sources(first: Path, second: Path) -> list[Source]:
@@ -246,7 +272,7 @@ def _difference(place: Place, first: Series, second: Series) -> tuple[int, bool 
     others = {note["occurrence"]: note for note in second.notes}
     for index, note in enumerate(first.notes):
         other = others.get(note["occurrence"])
-        if other is None:
+        if other is None or note.get("asked") != other.get("asked"):
             continue
         if None not in (note["digest"], other["digest"]) and note["digest"] != other["digest"]:
             return index, True
@@ -257,7 +283,8 @@ def _difference(place: Place, first: Series, second: Series) -> tuple[int, bool 
 
 def _difference_of_many(first: Series, second: Series) -> tuple[int, bool | None] | None:
     """Likewise where threads share the work, so that it is not told which does what."""
-    ours, theirs = _values(first.notes), _values(second.notes)
+    asked = {note.get("asked") for note in second.notes}
+    ours, theirs = _values([note for note in first.notes if note.get("asked") in asked]), _values(second.notes)
     extra = _extra(ours, theirs)
     if not extra:
         is_untold = ours[None] or theirs[None] or any(note.get("partial") for note in first.notes)
@@ -379,6 +406,7 @@ def _source(process: str, place: Place, first: Series, second: Series, index: in
         argument=note.get("argument"),
         records_at_first=first.notes[0]["records"],
         is_in_library=note.get("is_in_library", False),
+        program=note.get("program"),
         led_by=tuple(dict.fromkeys(_led_by(first.notes[index:], second.notes))),
     )
 

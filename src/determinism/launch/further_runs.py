@@ -371,8 +371,10 @@ TIMED_RULES = {
     "completion-order": "results in the order in which they arrive",
     "thread-race": "sums that threads share",
     "machine-state": "choices by the load of the machine or its free memory",
+    "program-output": "what another program draws at random",
+    "query-result": "rows that a database draws at random",
 }
-"""Rules of lint about timing, with what a program does where one fires."""
+"""Rules of lint about timing and chance, with what a program does where one fires."""
 
 
 def timed_work(trace: Trace, rules: Sequence[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from determinism.diagnose.parsed_module import Function, is_none, last_part
+from determinism.diagnose.parsed_module import Function, asks_at_random, is_none, last_part
 from determinism.diagnose.program_flow import CALLS
 from determinism.lint.execution import becomes_seed, is_number
 from determinism.lint.findings import Finding, Severity, Text
@@ -313,9 +313,36 @@ def _goes_on_from_itself(node: ast.AST) -> bool:
     return any(isinstance(one, ast.Name) and one.id in targets for one in node.value.args)
 
 
+_ORDERS_OR_SHOWS = frozenset({"sorted", "set", "frozenset", "len", "print", "debug", "info", "warning"})
+_ASKED = {
+    "program-output": "The command asks for a random order or number, which is another one in each run.",
+    "query-result": "The query asks for random rows or numbers, which are others in each run, and no seed fixes them.",
+}
+
+
+def of_answers(text: Text) -> Iterator[Finding]:
+    """What another program or a database is asked to draw at random."""
+    if not text.uses_frameworks():
+        return
+    for node in text.module.nodes:
+        if isinstance(node, ast.Call) and (source := asks_at_random(text.module, node)) is not None:
+            if not _goes_to(text, node, _ORDERS_OR_SHOWS):
+                yield text.finding(source, Severity.MAY_DIFFER, _ASKED[source], node)
+
+
+def _goes_to(text: Text, node: ast.AST, names: frozenset[str]) -> bool:
+    """Whether an expression is given, within its statement, to a call by one of some names."""
+    while (parent := text.module.parents.get(node)) is not None and not isinstance(node, ast.stmt):
+        if isinstance(parent, ast.Call) and node is not parent.func and last_part(parent.func) in names:
+            return True
+        node = parent
+    return False
+
+
 def findings(text: Text) -> Iterator[Finding]:
     """All of these rules."""
     yield from of_hashes(text)
     yield from of_random_bytes(text)
     yield from of_clocks(text)
     yield from of_machine(text)
+    yield from of_answers(text)

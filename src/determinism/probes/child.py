@@ -32,6 +32,8 @@ FUNCTIONS = (
     *surroundings.MACHINE_FUNCTIONS,
     *surroundings.MEMORY_FUNCTIONS,
     *surroundings.PROCESS_FUNCTIONS,
+    *surroundings.PROGRAM_FUNCTIONS,
+    *surroundings.QUERY_FUNCTIONS,
     *completion.QUEUE_FUNCTIONS,
     *randomness.DRAW_FUNCTIONS,
     *randomness.SEEDING_FUNCTIONS,

@@ -9,7 +9,7 @@ import sys
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import PurePath
@@ -17,6 +17,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 from weakref import WeakSet
 
+from determinism.digest import digest_bytes, digest_text
 from determinism.import_hook import after_import
 from determinism.probes import rewrite
 from determinism.probes.loading import is_rewritten
@@ -357,9 +358,13 @@ class SourceFunction:
     name: str
     """Its name there; a method's with its class."""
     way: Way
+    among: Collection[Any] | None = None
+    """Of a method: the only objects whose method is a source; None if those of all objects are."""
 
 
-def functions(source: str, way: Way, module: str, names: str) -> tuple[SourceFunction, ...]:
+def functions(
+    source: str, way: Way, module: str, names: str, among: Collection[Any] | None = None
+) -> tuple[SourceFunction, ...]:
     """Functions of one module that are looked at in the same way.
 
     Args:
@@ -367,8 +372,58 @@ def functions(source: str, way: Way, module: str, names: str) -> tuple[SourceFun
         way: What is done when one is called.
         module: The module.
         names: Their names, with spaces between them.
+        among: Of methods: the only objects whose methods they are; None for those of all objects.
     """
-    return tuple(SourceFunction(source, module, name, way) for name in names.split())
+    return tuple(SourceFunction(source, module, name, way, among) for name in names.split())
+
+
+# Answers that come part by part: from a program that goes on to run, or for a query. Whoever reads them, they belong to the line that asked.
+
+
+class Answers:
+    """The objects that give an answer part by part, each with the use that asked and with what is noted of it."""
+
+    def __init__(self) -> None:
+        self.asked: weakref.WeakKeyDictionary[Any, tuple[Use, dict[str, Any]]] = weakref.WeakKeyDictionary()
+
+    def expect(self, giver: Any, use: Use, details: dict[str, Any]) -> None:
+        """Take note of who is going to give an answer; whoever cannot be told when it is gone is left out."""
+        try:
+            self.asked[giver] = use, details
+        except TypeError:
+            return
+
+    def parts(self, giver: Any) -> Iterator[Any]:
+        """The parts of an answer as they are iterated, each noted; in a fixed order if that is asked for."""
+        use, details = self.asked[giver]
+        for part in in_fixed_order(list(giver)) if use.is_fixed else giver:
+            use.note(lambda part=part: answer_text(part), **details)  # type: ignore[misc]
+            yield part
+
+
+ANSWERS = Answers()
+
+
+def answer_text(answer: Any) -> str | None:
+    """A text for an answer, with nothing in it of what the answer holds; None if there is none."""
+    if isinstance(answer, str | bytes):
+        return f"answer {(digest_text(answer) if isinstance(answer, str) else digest_bytes(answer)).hex()}"
+    rows = (
+        [tuple(one) if type(one).__name__ == "Row" else one for one in answer] if isinstance(answer, list) else answer
+    )
+    text = stable_text(tuple(rows) if type(rows).__name__ == "Row" else rows)
+    return None if text is None else f"answer {digest_text(text).hex()}"
+
+
+def in_fixed_order(answer: Any) -> Any:
+    """An answer with its lines, or its rows, in an order that is the same in every run, whatever the other side gave."""
+    if isinstance(answer, str | bytes):
+        newline: Any = "\n" if isinstance(answer, str) else b"\n"
+        end = newline if answer.endswith(newline) else newline[:0]
+        return newline.join(sorted(answer[: len(answer) - len(end)].split(newline))) + end
+    if isinstance(answer, list):
+        return sorted(answer, key=lambda part: str(answer_text(part)))
+    return answer
 
 
 # Tells whether something that is called is a source, by what it is and not by its name.
@@ -442,7 +497,8 @@ class SourceTable:
         """
         for owner, function in self._methods.get(name, ()):
             kind = type(holder)
-            if holder is owner or owner in kind.__mro__ or (issubclass(kind, type) and owner in holder.__mro__):
+            is_owned = holder is owner or owner in kind.__mro__ or (issubclass(kind, type) and owner in holder.__mro__)
+            if is_owned and (function.among is None or holder in function.among):
                 return function
         return None
 
@@ -464,6 +520,9 @@ _IGNORES_ORDER = frozenset(
 _HOLDERS = frozenset({"partial", "SimpleNamespace", "Namespace", "partialmethod"})
 """Types whose objects keep a set as it is."""
 _AMBIGUOUS = frozenset({"add", "update", "pop"})
+_ITERATING = (list, tuple, dict, set, frozenset, enumerate, zip)
+_MAY_ANSWER = ("_io", "os", "sqlite3")
+"""Modules of the types that may give an answer part by part."""
 
 _PLAIN_ARGUMENTS = (str, int, float, bytes, bool)
 
@@ -565,12 +624,14 @@ class Probes:
 
     def _iterated(self, site: str, value: Any) -> Any:
         if not self._is_set(value):
-            return value
+            return _each_part(value)
         use = Use(self._probing, site, SET_ORDER)
         return value if use.is_unordered else _ordered(use, value)
 
     def _argument(self, site: str, value: Any, name: str) -> Any:
-        if not self._is_set(value) or self._stays_as_it_is(self._callees.get(site), value, name):
+        if not self._is_set(value):
+            return _each_part(value) if self._callees.get(site) in _ITERATING else value
+        if self._stays_as_it_is(self._callees.get(site), value, name):
             return value
         use = Use(self._probing, site, SET_ORDER)
         return value if use.is_unordered else _ordered(use, value, argument=name)
@@ -579,7 +640,8 @@ class Probes:
         kind = type(value)
         if is_set_type(kind):
             return True
-        if len(self._no_sets) < 10_000:
+        # A file may be what another program prints.
+        if len(self._no_sets) < 10_000 and kind.__module__ not in _MAY_ANSWER:
             self._no_sets.add(kind)
         return False
 
@@ -642,6 +704,12 @@ class Probes:
 def _is_builtin(kind: type) -> bool:
     """Whether objects of a type are functions written in C; those that know their class are of a type derived from it."""
     return kind is BuiltinFunctionType or kind.__base__ is BuiltinFunctionType
+
+
+def _each_part(value: Any) -> Any:
+    """What is iterated: itself, or, of what gives an answer part by part, these parts."""
+    is_answer = type(value).__module__ in _MAY_ANSWER and value in ANSWERS.asked
+    return ANSWERS.parts(value) if is_answer else value
 
 
 def _ordered(use: Use, value: Any, **details: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What surrounds a program: directory order, hashes, memory, the machine, processes, times of training."""
+"""What surrounds a program: directory order, hashes, memory, the machine, processes, other programs, databases, times of training."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from typing import Any
 
 from determinism.digest import digest_bytes, digest_text
 from determinism.factors.simple import Entries
 from determinism.probes.runtime import (
+    ANSWERS,
     FIRST_USES,
     Function,
     SourceFunction,
     Use,
+    answer_text,
     elements_of,
     functions,
+    in_fixed_order,
     in_order,
     stable_text,
 )
@@ -266,6 +270,144 @@ def _thread(use: Use, function: Function, arguments: tuple[Any, ...], keywords: 
 PROCESS_FUNCTIONS: tuple[SourceFunction, ...] = (
     *functions(PROCESS, _process, "os", "getpid getppid"),
     *functions(PROCESS, _thread, "threading", "get_ident get_native_id"),
+)
+
+# What other programs print. Fixed, their lines are sorted; noted is never what they print, only whether it is the same for the same command.
+
+PROGRAM = "program-output"
+
+
+def _asked(question: Any) -> dict[str, Any]:
+    """What is noted of a question: a digest of it, by which the same one is known in another run."""
+    try:
+        text = stable_text(question)
+    except Exception:
+        text = None
+    return {"asked": None if text is None else digest_text(text).hex()}
+
+
+def _asked_program(command: Any, given: Any) -> dict[str, Any]:
+    """What is noted of a command, with what the program is given: also the name of the program."""
+    try:
+        words = command.split() if isinstance(command, str | bytes) else list(command)
+        name = os.path.basename(os.fsdecode(words[0]))
+    except (TypeError, ValueError, IndexError):
+        words, name = [command], ""
+    return {**_asked((words, given)), "program": name}
+
+
+def _printed(use: Use, command: Any, given: Any, output: Any) -> Any:
+    """What a program has printed, as the program that started it gets it; None if that was not kept."""
+    if output is None:
+        return None
+    if use.is_fixed:
+        output = in_fixed_order(output)
+    use.note(lambda: answer_text(output), **_asked_program(command, given))
+    return output
+
+
+def _run(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    result = function(*arguments, **keywords)
+    name = "stderr" if result.stdout is None else "stdout"
+    setattr(result, name, _printed(use, result.args, keywords.get("input"), getattr(result, name)))
+    return result
+
+
+def _output(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    result = function(*arguments, **keywords)
+    command = arguments[0] if arguments else keywords.get("args", keywords.get("cmd", ()))
+    if isinstance(result, tuple):
+        return (result[0], _printed(use, command, None, result[1]))
+    return _printed(use, command, keywords.get("input"), result)
+
+
+def _started(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """`Popen` and `os.popen`: what is started prints while the program goes on, and is noted where it is read."""
+    result = function(*arguments, **keywords)
+    process: Any = getattr(result, "_proc", result)
+    if process.stdin is None and process.stdout is not None:
+        details = _asked_program(process.args, None)
+        for giver in (result, process.stdout):
+            ANSWERS.expect(giver, use, details)
+    return result
+
+
+def _communicated(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    process: Any = function.__self__  # type: ignore[attr-defined]
+    output, errors = function(*arguments, **keywords)
+    given = arguments[0] if arguments else keywords.get("input")
+    use = ANSWERS.asked[process][0] if process in ANSWERS.asked else use
+    return _printed(use, process.args, given, output), errors
+
+
+def _read(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """A part, or all, of an answer, noted at the line that asked."""
+    answer = function(*arguments, **keywords)
+    asked = ANSWERS.asked.get(function.__self__)  # type: ignore[attr-defined]
+    if asked is None:
+        return answer
+    asking, details = asked
+    if asking.is_fixed:
+        answer = in_fixed_order(answer)
+    told = sorted(answer, key=repr) if use.is_unordered and isinstance(answer, list) else answer
+    asking.note(lambda: answer_text(told), **details)
+    return answer
+
+
+PROGRAM_FUNCTIONS: tuple[SourceFunction, ...] = (
+    *functions(PROGRAM, _run, "subprocess", "run"),
+    *functions(PROGRAM, _output, "subprocess", "check_output getoutput getstatusoutput"),
+    *functions(PROGRAM, _started, "subprocess", "Popen"),
+    *functions(PROGRAM, _communicated, "subprocess", "Popen.communicate"),
+    *functions(PROGRAM, _started, "os", "popen"),
+    *functions(PROGRAM, _read, "io", "TextIOWrapper.read TextIOWrapper.readline TextIOWrapper.readlines", ANSWERS.asked),
+    *functions(PROGRAM, _read, "io", "BufferedReader.read BufferedReader.readline BufferedReader.readlines", ANSWERS.asked),
+)  # fmt: skip
+
+
+# Rows that a database gives. Fixed, SQLite draws the same random numbers in each run, and rows that are fetched together are sorted.
+
+QUERY = "query-result"
+
+_SEED = 0
+
+
+def _queried(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """A query: its rows are noted where they are fetched."""
+    holder: Any = function.__self__  # type: ignore[attr-defined]
+    if use.is_fixed:
+        _draw_alike(getattr(holder, "connection", holder))
+    cursor = function(*arguments, **keywords)
+    ANSWERS.expect(cursor, use, _asked((arguments, keywords)))
+    return cursor
+
+
+def _draw_alike(connection: Any) -> None:
+    """Let a connection of SQLite draw from a generator that is the same in every run."""
+    # Not imported before the program does: its folder may have a module of the same name.
+    generator = import_module("random").Random(_SEED)
+    try:
+        connection.create_function("random", 0, lambda: generator.getrandbits(63))
+    except Exception:
+        # Another query of it has not given all its rows yet.
+        return
+
+
+def _table(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """`pandas.read_sql`: all rows of a query at once, as a table."""
+    named = dict(zip(("sql", "con"), arguments, strict=False)) | keywords
+    if use.is_fixed:
+        _draw_alike(named.get("con"))
+    result = function(*arguments, **keywords)
+    if hasattr(result, "values"):
+        use.note(lambda: answer_text(result.values.tolist()), **_asked(named.get("sql")))
+    return result
+
+
+QUERY_FUNCTIONS: tuple[SourceFunction, ...] = (
+    *functions(QUERY, _queried, "sqlite3", "Connection.execute Cursor.execute"),
+    *functions(QUERY, _read, "sqlite3", "Cursor.fetchall Cursor.fetchone Cursor.fetchmany", ANSWERS.asked),
+    *functions(QUERY, _table, "pandas", "read_sql read_sql_query read_sql_table"),
 )
 
 
