@@ -198,3 +198,20 @@ def test_of_a_generator_made_in_a_function_of_which_no_run_counted_the_calls_it_
     [fix] = fixes_for([Hypothesis("generator-unseeded", Intervention(sources=frozenset({held})), ())], None, None, None)
     assert fix.title.startswith("Give the generator a seed, at train.py:2")
     assert ("If the line runs more than once" in fix.title) == is_said
+
+
+@pytest.mark.parametrize(
+    ("line", "fixed"),
+    [
+        ("y = torch.from_numpy(np.random.default_rng().random(5)).float()", "y = torch.from_numpy(np.random.default_rng(0).random(5)).float()"),
+        ("first = str(random.Random().random()).strip()", "first = str(random.Random(0).random()).strip()"),
+    ],
+)  # fmt: skip
+def test_of_several_calls_of_a_line_the_one_that_makes_the_generator_gets_the_seed(
+    line: str, fixed: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(f"import random\n{line}\n")
+    uses = possible_uses(FixedSource(str(program), 2, "unseeded-generator"))
+    change = next(found for use in uses if (found := code_fix(use)) is not None)
+    assert change.code == fixed

@@ -55,7 +55,7 @@ def test_a_false_same_would_be_found(sandbox: fuzz.Sandbox, monkeypatch: pytest.
         print("Same: 1 record was bit-identical in 2 runs")
 
     for name in ("compare", "show"):
-        monkeypatch.setattr(fuzz.command.commands[name], "callback", say_same)
+        monkeypatch.setattr(fuzz.command().commands[name], "callback", say_same)
     problems = [sandbox.outcome_of(f"planted:{number}")[1] for number in range(60)]
     assert any(problem is not None and "of other content" in problem for problem in problems)
 
@@ -65,7 +65,7 @@ def test_a_defect_would_be_found(sandbox: fuzz.Sandbox, monkeypatch: pytest.Monk
         raise ZeroDivisionError
 
     for name in ("compare", "show"):
-        monkeypatch.setattr(fuzz.command.commands[name], "callback", fail)
+        monkeypatch.setattr(fuzz.command().commands[name], "callback", fail)
     assert "ZeroDivisionError" in str(sandbox.outcome_of("planted")[1])
 
 

@@ -52,7 +52,8 @@ class Place:
 
 
 def possible_uses(held: FixedSource) -> list[Source]:
-    """Every call that begins at a line, the outermost first; empty if the file cannot be read.
+    """Every call that begins at a line, those that make a generator before others where one is held, and the outermost first; empty
+    if the file cannot be read.
 
     Args:
         held: The line, and what is used there.
@@ -64,6 +65,8 @@ def possible_uses(held: FixedSource) -> list[Source]:
         return []
     code = text.splitlines()[held.line - 1].decode(errors="replace").strip() if held.line else ""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.lineno == held.line]
+    if held.source == "unseeded-generator":
+        calls.sort(key=lambda call: not (_takes_seed(call) or last_name(call.func) in _MAKE_GENERATORS))
     functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     inner = [one.name for one in functions if one.lineno < held.line <= (one.end_lineno or one.lineno)]
     return [source_of(node, held, code, inner[-1] if inner else "<module>") for node in calls]
@@ -89,6 +92,7 @@ _SEEDS = ("seed", "default_rng", "random_state", "randomstate", "prngkey", "seed
 """Parts of the names of functions and variables that a value goes into which is a seed."""
 _GENERATORS = ("generator", "default_rng", "randomstate", "seedsequence")
 """Parts of the names of functions that make a generator."""
+_MAKE_GENERATORS = ("Random", "PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 _SETS_SEED = ("seed", "manual_seed", "manual_seed_all", "set_seed", "seed_all", "set_random_seed")
 _SEED_KEYWORDS = ("seed", "a", "x", "entropy", "random_state", "base_seed")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

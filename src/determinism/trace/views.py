@@ -45,8 +45,8 @@ class JoinedNames(Names):
             self.shifts.append(shifts)
             for table in Table:
                 self._texts[table] += part.texts(table) if table is not Table.STACK else []
-            frames = shifts[Table.FRAME]
-            self._texts[Table.STACK] += [json.dumps([n + frames for n in stack]) for stack in part.stack_frames]
+            stacks = [[number + shifts[Table.FRAME] for number in stack] for stack in part.stack_frames]
+            self._texts[Table.STACK] += map(json.dumps, stacks)
 
     @cached_property
     def ops(self) -> list[Op]:
@@ -144,15 +144,13 @@ class JoinedStreams(ProcessTrace):
         if not index:
             return chunk
         shifts = self.names.shifts[index]
-        columns = dict(chunk.columns)
-        for name, table in _NAMED_COLUMNS.items():
-            columns[name] = _grown(columns[name], shifts[table])
+        named = {name: _grown(chunk.columns[name], shifts[table]) for name, table in _NAMED_COLUMNS.items()}
         children = dict(chunk.children)
         for group in _WITH_LAYOUTS:
             entries = children[group]
             cells = {**entries.columns, "layout": _grown(entries.columns["layout"], shifts[Table.LAYOUT])}
             children[group] = entries._replace(columns=cells)
-        return replace(chunk, first=start + chunk.first, columns=columns, children=children)
+        return replace(chunk, first=start + chunk.first, columns={**chunk.columns, **named}, children=children)
 
 
 def _grown(numbers: Array, shift: int) -> Array:
@@ -217,8 +215,7 @@ class TraceSuffix(ProcessTrace):
         """Records with numbers from 0, that know of nothing before."""
         chunk = self._bared(chunk)
         inputs, digests = self._detached(chunk)
-        forward = chunk.columns["forward"]
-        phase = chunk.columns["phase"]
+        forward, phase = chunk.columns["forward"], chunk.columns["phase"]
         is_forward = (chunk.numbers < self._forward_until) & np.isin(phase, (Phase.INIT, Phase.OTHER))
         columns = {
             **chunk.columns,
