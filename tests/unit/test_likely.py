@@ -430,6 +430,7 @@ def test_what_the_kind_says_by_itself_is_likely_at_once(tmp_path: Path) -> None:
     assert found == ("uninitialized-memory", True)
     assert named(tmp_path, text, Kind.MUTATION, thread="saver") == ("thread-race", True)
     assert named(tmp_path, text, Kind.MUTATION) == ("changed-behind", True)
+    assert named(tmp_path, text, Kind.MUTATION, shares_memory=True) == ("process-race", True)
     # The main thread read what another one was writing.
     assert named(tmp_path, text, Kind.MUTATION, racy=["threads"]) == ("thread-race", True)
     assert named(tmp_path, text, Kind.OP) == (None, False)

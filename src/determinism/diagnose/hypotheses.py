@@ -397,6 +397,8 @@ def told_by_kind(divergence: Divergence) -> list[Hypothesis]:
     evidence = _evidence(divergence)
     if divergence.received_at is not None:
         return [Hypothesis("arrival-order", Intervention(), _arrival_sites(divergence), evidence)]
+    if divergence.shares_memory:
+        return [Hypothesis("process-race", Intervention.fix("process-schedule"), sites_of(divergence), evidence)]
     cause = {
         Kind.MUTATION: "changed-behind",
         Kind.UNINITIALIZED: "uninitialized-memory",
