@@ -581,6 +581,28 @@ def test_a_finding_in_a_notebook_has_its_cell_and_line(tmp_path: Path) -> None:
     assert (found.rule, found.cell, found.line, found.fix) == ("hash-order", 3, 2, None)
 
 
+@pytest.mark.parametrize(("last", "severity"), [("assert b.shape == (9,)", "MAY_DIFFER"), ("return b", "DIFFERS")])
+def test_a_draw_before_the_seed_may_differ_only_where_a_function_keeps_it_to_itself(
+    last: str, severity: str, tmp_path: Path
+) -> None:
+    text = f"import torch\n\ndef tried():\n    a = torch.rand(3, 3)\n    b = a.flatten()\n    {last}\n\ntried()\ntorch.manual_seed(0)\nx = torch.rand(3, requires_grad=True)\nx.sum().backward()\n"
+    (tmp_path / "train.py").write_text(text)
+    (found,) = lint(LintRequest((str(tmp_path),))).findings
+    assert (found.rule, found.severity.name) == ("seed-too-late", severity)
+
+
+def test_a_message_on_a_notebook_names_another_line_by_its_cell(tmp_path: Path) -> None:
+    cells = [
+        {"cell_type": "code", "source": "import torch"},
+        {"cell_type": "code", "source": "print(1)\nx = torch.rand(3)"},
+        {"cell_type": "code", "source": "torch.manual_seed(0)\ny = torch.rand(3)"},
+    ]
+    (tmp_path / "note.ipynb").write_text(json.dumps({"nbformat": 4, "cells": cells}))
+    (found,) = lint(LintRequest((str(tmp_path),))).findings
+    assert (found.rule, found.cell, found.line) == ("seed-too-late", 3, 1)
+    assert "after line 2 of cell 2 has drawn" in found.message
+
+
 def run(*words: str) -> tuple[int, str]:
     result = CliRunner().invoke(command(), ["lint", *words])
     return result.exit_code, result.output

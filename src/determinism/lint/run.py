@@ -35,6 +35,8 @@ _LEFT_OUT = frozenset(
     {".git", ".venv", "venv", "__pycache__", "node_modules", "build", "dist", ".tox", ".eggs", "site-packages"}
 )
 _MOST_BYTES = 5_000_000
+_OTHER_LINE = re.compile(r"\bline (\d+)\b")
+"""Another line of the same text, in the message of a finding."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,15 @@ class Source:
         if not self.cells or finding.line > len(self.cells):
             return finding
         cell, line = self.cells[finding.line - 1]
-        return replace(finding, line=line, cell=cell, fix=None)
+        message = _OTHER_LINE.sub(self._other_place, finding.message)
+        return replace(finding, line=line, cell=cell, message=message, fix=None)
+
+    def _other_place(self, named: re.Match[str]) -> str:
+        number = int(named[1])
+        if number > len(self.cells):
+            return named[0]
+        cell, line = self.cells[number - 1]
+        return f"line {line} of cell {cell}"
 
 
 def python_files(paths: Sequence[str], exclude: Iterable[str] = ()) -> list[str]:

@@ -156,10 +156,25 @@ def _too_late(text: Text, draw: Event, seed: Event) -> Finding:
         )
         return text.finding("seed-varies", Severity.DIFFERS, message, draw.node)
     message = f"{draw.title} is seeded here, after line {draw.node.lineno} has drawn from its generator"
-    if _is_without_gradients(text, draw.node):
-        message = f"{message}, perhaps only to warm up: runs may differ by it. Seed before the first draw."
+    purpose = (
+        "warm up" if _is_without_gradients(text, draw.node) else "test" if _stays_inside(text, draw.node) else None
+    )
+    if purpose is not None:
+        message = f"{message}, perhaps only to {purpose}: runs may differ by it. Seed before the first draw."
         return text.finding("seed-too-late", Severity.MAY_DIFFER, message, seed.node)
     return text.finding("seed-too-late", Severity.DIFFERS, f"{message}. Seed before the first draw.", seed.node)
+
+
+def _stays_inside(text: Text, node: ast.AST) -> bool:
+    """Whether a function does no more with what it draws than to name it and to assert something of it."""
+    at: ast.AST | None = node
+    while at is not None and not isinstance(at, Function):
+        at = text.module.parents.get(at)
+    return at is not None and all(
+        isinstance(one, ast.Assert) or (isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name))
+        for one in at.body
+        if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
+    )
 
 
 def _is_without_gradients(text: Text, node: ast.AST) -> bool:
