@@ -299,13 +299,21 @@ def of_environments(text: Text) -> Iterator[Finding]:
     for call in resets:
         owner = call.func.value if isinstance(call.func, ast.Attribute) else None
         values = text.program.values_of(text.module, owner, as_whole=True) if isinstance(owner, ast.Name) else ()
-        if any(
-            isinstance(one, ast.Call) and text.module.dotted(one.func).partition(".")[0] in _ENVIRONMENTS
-            for _, one in values
-        ):
+        if any(_makes_environment(text, module, one) for module, one in values):
             message = "The environment is never given a seed, so it starts from random bytes of the operating system. Use reset(seed=...)."
             yield text.finding("generator-unseeded", Severity.DIFFERS, message, call)
             return
+
+
+def _makes_environment(text: Text, module: Module, value: ast.AST) -> bool:
+    """Whether a value is an environment that is made there, or by a `lambda` that was given for the purpose."""
+    if not isinstance(value, ast.Call):
+        return False
+    made = [value]
+    if isinstance(value.func, ast.Name):
+        functions = text.program.values_of(module, value.func, as_whole=True)
+        made += [one.body for _, one in functions if isinstance(one, ast.Lambda) and isinstance(one.body, ast.Call)]
+    return any(module.dotted(call.func).partition(".")[0] in _ENVIRONMENTS for call in made)
 
 
 def _seeded_again(text: Text, node: ast.Call) -> int | None:
