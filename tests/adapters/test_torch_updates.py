@@ -23,6 +23,7 @@ import determinism
 from determinism.run_spec import RECORDER_VARIABLE
 from determinism.trace.opening import open_trace
 from determinism.types import Level, Role
+from tests.e2e.commands import run
 from tests.torch_runs import rows
 
 _BATCHES = [torch.full((4, 3), 0.1 * number) for number in range(1, 6)]
@@ -184,3 +185,28 @@ def test_steps_are_those_of_the_loop(
     assert (found["by"], found["steps"]) == (by, number)
     if by == "update":
         assert sorted(set(found["losses"])) in ([], [0, 1, 2, 3, 4])
+
+
+NARROWED = """
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(6, 1)
+inputs = torch.randn(16, 6)
+for step in range(12):
+    (model(inputs) - inputs.sum(1, keepdim=True)).square().mean().backward()
+    rate = 0.05 if step != 7 else float(torch.empty(1).uniform_(generator=torch.Generator().manual_seed(torch.seed())))
+    for parameter in model.parameters():
+        parameter.data -= rate * parameter.grad
+        parameter.grad = None
+"""
+
+
+def test_a_difference_is_narrowed_to_its_step_and_line(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(NARROWED)
+    finished = run(tmp_path, "narrow", "--no-explain", "--json", "report.json", "--", sys.executable, "train.py")
+    assert finished.status == 1, finished.stderr
+    report = json.loads((tmp_path / "report.json").read_text())
+    first = report["first_divergence"]
+    assert (first["step"], first["site"]["line"]) == (7, 9)
+    assert (report["narrowing"]["step"], report["narrowing"]["pinned"]) == (7, True)
