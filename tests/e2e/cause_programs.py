@@ -330,6 +330,14 @@ SEVERAL = (
             Cause("clock", "time.monotonic() - self.started", or_code=("self.started = time.monotonic()",)),
         ),
     ),
+    CauseProgram(
+        "several/policy_and_explorers",
+        (
+            Cause("seed-missing-torch", "layer = nn.Linear(4, 4, bias=False)"),
+            Cause("seed-missing-python", "random.uniform(-0.1, 0.1)"),
+        ),
+        "rng",
+    ),
 )
 
 GUILTY = (*SEEDING, *ORDERING, *LOADING, *MEMORY, *KERNELS, *THREADS, *CLOCK, *FILES, *HIDDEN, *SEVERAL)

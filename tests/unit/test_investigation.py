@@ -62,6 +62,8 @@ class Pretended:
     early_steps: int | None = None
     """After which runs end that may be short; they come only as far as the first divergence."""
     whole: list[Intervention] = field(default_factory=list)
+    records: Mapping[str, int] = field(default_factory=dict)
+    """How many records each of its processes makes."""
 
     def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
         steps = self.early_steps if may_be_short else None
@@ -72,10 +74,17 @@ class Pretended:
         if steps is None:
             self.whole.append(intervention)
         held = {name for name, action in intervention.factors if action is Action.FIXED} | set(intervention.sources)
-        for found, needed in self.divergences[: None if steps is None else 1]:
-            if not set(needed) <= held:
-                return Trial(intervention, 2, Verdict.DIFFERENT, found, steps=steps)
+        within = self.divergences[: None if steps is None else 1]
+        left = [found for found, needed in within if not set(needed) <= held]
+        if left:
+            first, *rest = self.in_order(left, intervention)
+            others = [one for one in rest if one.process != first.process]
+            return Trial(intervention, 2, Verdict.DIFFERENT, first, steps=steps, others=others, records=self.records)
         return Trial(intervention, runs, Verdict.SAME, None, step_seconds=2.0, steps=steps)
+
+    def in_order(self, left: list[Divergence], intervention: Intervention) -> list[Divergence]:
+        """Those that are left, as they are reported."""
+        return left
 
     probes_are_short: bool = False
 
@@ -835,6 +844,104 @@ def test_what_a_later_divergence_was_said_to_come_from_is_not_likely_if_it_chang
     program.divergences = [program.divergences[0], (program.divergences[1][0], ["python-seed"])]
     comparison = investigated(program, **told)
     assert found(comparison) == [("seed-missing-torch", "confirmed"), ("seed-missing-python", "confirmed")]
+
+
+@pytest.mark.parametrize("is_needed", [True, False])
+def test_all_that_something_points_to_is_tried_together_before_what_nothing_points_to(is_needed: bool) -> None:
+    """Its first divergence goes by neither alone: an environment takes its seed from outside, and Python chooses what it is told to do."""
+    seed = FixedSource("/site-packages/env/seeding.py", 9, "seed-value")
+    by = LedBy(SourceSite("/p/train.py", 20, 0, 20, 9, "main", "env.reset()"))
+    sources = [replace(used(seed), is_in_library=True, led_by=(by,))]
+    needed = [seed, "python-seed"] if is_needed else ["memory"]
+    python = Hypothesis("seed-missing-python", Intervention.fix("python-seed"), ())
+    program = Pretended([(divergence(), needed)], sources)
+    comparison = investigated(program, likely=[python])
+    together = Intervention(sources=frozenset({seed})).also(python.intervention)
+    assert program.made.count(together) == 1
+    if is_needed:
+        assert found(comparison) == [("seed-missing-python", "confirmed"), ("outside-entropy", "confirmed")]
+        # Each alone, with a look in between, and together: nothing else was tried.
+        assert [sorted(name for name, _ in made.factors) for made in program.made] == [
+            ["python-seed"],
+            [],
+            [],
+            ["python-seed"],
+        ]
+    else:
+        assert found(comparison) == [("uninitialized-memory", "confirmed")]
+
+
+AT_START, IN_WORKER = divergence(10, Kind.RNG), replace(divergence(0, line=40), process="0.w00")
+"""What differs at step 0 in the process that starts workers, and in one of these."""
+
+
+def test_what_is_left_in_another_process_is_another_divergence_though_it_comes_no_later() -> None:
+    program = Pretended([(AT_START, ["torch-seed"]), (IN_WORKER, ["entropy"])], records={"0": 20, "0.w00": 5})
+    comparison = investigated(program)
+    assert found(comparison) == [("seed-missing-torch", "confirmed"), ("outside-entropy", "confirmed")]
+    [alone] = [one.outcome for one in comparison.experiments if one.factor == "torch-seed"]
+    assert "at step 0, aten::add.Tensor, train.py:20 was gone; the runs diverged in process 0.w00, at step 0" in alone
+
+
+def test_what_only_changes_which_process_is_reported_first_removes_nothing() -> None:
+    class Reordered(Pretended):
+        def in_order(self, left: list[Divergence], intervention: Intervention) -> list[Divergence]:
+            return left[::-1] if ("numpy-seed", Action.FIXED) in intervention.factors else left
+
+    program = Reordered([(AT_START, ["memory"]), (IN_WORKER, ["memory"])], records={"0": 20, "0.w00": 5})
+    comparison = investigated(program)
+    assert ("numpy-seed", "The runs still differed.") in [(one.factor, one.outcome) for one in comparison.experiments]
+    assert found(comparison) == [("uninitialized-memory", "confirmed")]
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_what_is_there_each_time_is_steady_whichever_process_is_reported_first(is_there: bool) -> None:
+    class InTurns(Pretended):
+        def in_order(self, left: list[Divergence], intervention: Intervention) -> list[Divergence]:
+            is_turned = self.made.count(intervention) % 2 == 1
+            ordered = sorted(left, key=lambda one: one.process, reverse=is_turned)
+            return ordered if is_there else ordered[:1]
+
+    beside, later = replace(IN_WORKER, process="0.w01"), replace(divergence(3, line=50), process="0.w00")
+    program = InTurns([(IN_WORKER, ["entropy"]), (beside, ["entropy"]), (later, ["memory"])])
+    comparison = investigated(program)
+    assert found(comparison) == [("outside-entropy", "confirmed"), ("uninitialized-memory", "confirmed")]
+    # What comes and goes is explained only by equal runs, with everything fixed.
+    assert (max(len(made.factors) for made in program.made) == 2) is is_there
+
+
+@pytest.mark.parametrize(
+    ("left", "others", "records", "is_gone"),
+    [
+        (IN_WORKER, [], {"0": 11}, True),
+        (IN_WORKER, [divergence(15, line=30)], {"0": 20}, True),
+        (IN_WORKER, [replace(IN_WORKER, process="0.w01")], {"0": 20}, True),
+        (IN_WORKER, [AT_START], {"0": 20}, False),
+        (IN_WORKER, [divergence(4, line=3)], {"0": 20}, False),
+        (IN_WORKER, [replace(divergence(15, line=30), stream="0.threads")], {"0": 20}, False),
+        (IN_WORKER, [], {"0": 10}, False),
+        (IN_WORKER, [], {"0.w00": 20}, False),
+        (replace(AT_START, process="0.w00"), [], {"0": 20}, False),
+        (divergence(4, line=3), [], {"0": 20}, False),
+    ],
+    ids=[
+        "equal beyond it",
+        "equal up to a later one",
+        "another worker differs too",
+        "still there",
+        "an earlier one there",
+        "one there without an order",
+        "recorded only up to it",
+        "not in both runs",
+        "the same line in another process",
+        "an earlier one of the same process",
+    ],
+)
+def test_a_divergence_is_gone_if_its_process_came_alike_beyond_it_while_another_one_differs(
+    left: Divergence, others: Sequence[Divergence], records: Mapping[str, int], is_gone: bool
+) -> None:
+    trial = Trial(Intervention(), 2, Verdict.DIFFERENT, left, others=others, records=records)
+    assert trial.removes(AT_START) is is_gone
 
 
 def test_when_the_user_ends_the_search_what_was_to_be_tried_is_possible() -> None:

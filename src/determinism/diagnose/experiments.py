@@ -216,6 +216,17 @@ class Hypothesis:
         return self.cause == "seed-varies" and self.source is not None and self.source.source != "seed-value"
 
 
+def are_of_one_stretch(first: Hypothesis, second: Hypothesis) -> bool:
+    """Whether two hypotheses about sources of the program are first tried together, where there are many."""
+    if first.source is None or second.source is None:
+        return False
+    return (first.source.is_in_library, not first.source.led_by, first.makes_seed) == (
+        second.source.is_in_library,
+        not second.source.led_by,
+        second.makes_seed,
+    )
+
+
 def sites_of(divergence: Divergence) -> tuple[Frame, ...]:
     """The lines that a divergence points to: what varies within a compiled function, where memory was allocated or saved, the call, its forward.
 
@@ -339,19 +350,45 @@ class Trial:
     """Modules of the user in which nothing could be noted; of probing runs."""
     steps: int | None = None
     """After which the runs ended, soon after the first difference; None where they ran to the end that plain runs have."""
+    others: Sequence[Divergence] = ()
+    """The first of each other process and stream that differs, in whatever order."""
+    records: Mapping[str, int] = field(default_factory=dict)
+    """Of each process whose records have an order, how many were compared."""
 
     @property
     def is_equal(self) -> bool:
         """Whether all runs were bit-identical."""
         return self.verdict is Verdict.SAME
 
+    def shows(self, divergence: Divergence) -> bool:
+        """Whether a divergence is there, be it the first or one beside that of another process: which comes first may be up to timing."""
+        first = () if self.divergence is None else (self.divergence,)
+        return any(is_alike(one, divergence) for one in (*first, *self.others))
+
     def removes(self, divergence: Divergence) -> bool:
-        """Whether a divergence is gone: the runs are equal, or part from each other only later."""
+        """Whether a divergence is gone: the runs are equal, or part from each other only later, or in another process."""
         if self.is_equal:
             return True
         if self.verdict is not Verdict.DIFFERENT or self.divergence is None:
             return False
-        return is_later(self.divergence, divergence)
+        return is_later(self.divergence, divergence) or self._is_passed(divergence)
+
+    def _is_passed(self, divergence: Divergence) -> bool:
+        """Whether the runs part in another process, and that of a divergence came alike beyond it.
+
+        What processes do has no common order, so the other one is not later. The same line in another process is no other
+        divergence: which of several workers comes to it may be up to timing.
+        """
+        first, process = self.divergence, divergence.process
+        if (
+            first is None
+            or first.process == process
+            or divergence.stream is not None
+            or is_same_line(first, divergence)
+        ):
+            return False
+        is_left = any(one.process == process and not is_later(one, divergence) for one in self.others)
+        return self.records.get(process, 0) > divergence.record and not is_left
 
     def experiment(self, divergence: Divergence, added: Intervention) -> Experiment:
         """What is reported of it.
@@ -367,7 +404,9 @@ class Trial:
             outcome = f"All {self.runs} runs were bit-identical{extent}."
         elif self.removes(divergence):
             assert self.divergence is not None
-            outcome = f"The divergence at {_divergence_place(divergence)} was gone; the runs diverged later, at {_divergence_place(self.divergence)}."
+            is_later_one = is_later(self.divergence, divergence)
+            where = "later" if is_later_one else f"in process {self.divergence.process}"
+            outcome = f"The divergence at {_divergence_place(divergence)} was gone; the runs diverged {where}, at {_divergence_place(self.divergence)}."
         else:
             outcome = "The runs still differed."
         equal = None if self.verdict is Verdict.INCONCLUSIVE else self.is_equal

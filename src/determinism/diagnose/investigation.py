@@ -18,9 +18,9 @@ from determinism.diagnose.experiments import (
     Intervention,
     Rate,
     Trial,
+    are_of_one_stretch,
     causes,
     entropy_named,
-    is_alike,
     is_never_seeded,
     is_same_line,
     unseen_text,
@@ -382,7 +382,7 @@ class Investigation:
         if trial.failure is not None:
             return trial
         self._note_pair(differs=not trial.is_equal, is_short=trial.steps is not None)
-        if trial.divergence is not None and not is_alike(trial.divergence, divergence):
+        if trial.divergence is not None and not trial.shows(divergence):
             self._is_steady = False
         self._probed = trial
         return trial
@@ -420,12 +420,19 @@ class Investigation:
 
         One by one in their order, except that a stretch of many sources is taken as a whole first, those of the program
         apart from those of libraries, and those that the text of the program names apart from the others; then all of them.
+        All that something points to comes together before what nothing points to.
         """
-        rest = list(candidates)
+        pointed = [one for one in candidates if one.source is not None or one in named]
+        alone = [one for one in pointed if self._held.also(one.intervention) not in self._trials]
+        may_be_several, rest = len(pointed) > 1, list(candidates)
         while rest:
+            if may_be_several and not any(one in rest for one in alone):
+                may_be_several = False
+                if self._removes(pointed, divergence):
+                    return self._minimal([], pointed, divergence, is_tested=True)
             stretch = [rest.pop(0)]
             is_named = stretch[0] in named
-            while rest and (rest[0] in named) is is_named and _are_of_one_stretch(stretch[0], rest[0]):
+            while rest and (rest[0] in named) is is_named and are_of_one_stretch(stretch[0], rest[0]):
                 stretch.append(rest.pop(0))
             if len(stretch) <= _FEW:
                 for hypothesis in stretch:
@@ -499,7 +506,7 @@ class Investigation:
         Two runs of a program whose threads race may part later by chance, whatever is fixed.
         """
         before = self.runner.compare(self._held, runs=2, may_be_short=self._may_end_early)
-        if before.divergence is None or not is_alike(before.divergence, divergence):
+        if not before.shows(divergence):
             self._is_steady = False
             return False
         return self.runner.compare(trial.intervention, runs=2, may_be_short=self._may_end_early).removes(divergence)
@@ -768,16 +775,6 @@ def _has_order_of_addresses(candidates: Sequence[Hypothesis]) -> bool:
 def _named(cause: Cause) -> tuple[str, tuple[Frame, ...]]:
     """What a report names of a cause."""
     return cause.identifier, tuple(cause.sites[:1])
-
-
-def _are_of_one_stretch(first: Hypothesis, second: Hypothesis) -> bool:
-    if first.source is None or second.source is None:
-        return False
-    return (first.source.is_in_library, not first.source.led_by, first.makes_seed) == (
-        second.source.is_in_library,
-        not second.source.led_by,
-        second.makes_seed,
-    )
 
 
 def _may_depend_on_timing(divergence: Divergence) -> bool:

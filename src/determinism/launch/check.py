@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from determinism.comparison.fingerprints import ordered
 from determinism.comparison.records import read_unwritten
 from determinism.comparison.result import Comparison
 from determinism.comparison.run_facts import RunSummary
@@ -312,6 +313,7 @@ def asked_for_entropy(trace: Path) -> tuple[tuple[Frame, ...], ...]:
 
 def _result(intervention: Intervention, traces: list[Trace], comparison: Comparison) -> Trial:
     is_known = comparison.verdict is not Verdict.INCONCLUSIVE
+    extents = [{process.key: process.extent[0] for process in ordered(trace)} for trace in (traces[0], traces[-1])]
     return Trial(
         intervention,
         len(traces),
@@ -320,6 +322,8 @@ def _result(intervention: Intervention, traces: list[Trace], comparison: Compari
         # Fixed at their lines, sources cost time that a fix of the program would not.
         step_seconds=None if intervention.sources else least_step_seconds(traces),
         failure=None if is_known else "; ".join(trouble.message for trouble in comparison.trouble),
+        others=comparison.divergences,
+        records={key: min(count, extents[1][key]) for key, count in extents[0].items() if key in extents[1]},
     )
 
 
