@@ -720,8 +720,8 @@ def _of_generator(divergence: Divergence, program: Program) -> list[Hypothesis]:
         cause = f"seed-missing-{library}"
         evidence = f"No recorded file of the program seeds {'PyTorch' if library == 'torch' else 'TensorFlow'}."
         sites = sites_of(divergence)
-        seeded, calls = Intervention.fix(f"{library}-seed"), calls_of(sites, divergence)
-        return [Hypothesis(cause, seeded, sites, (evidence,), calls=calls)]
+        seeded, led = Intervention.fix(f"{library}-seed"), calls_of(sites, divergence)
+        return [Hypothesis(cause, seeded, sites, (evidence,), calls=led)]
     for module, call in calls:
         origin = program.back_from([(module, one) for one in given_to(call)])
         if origin is not None:

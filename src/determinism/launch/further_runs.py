@@ -37,6 +37,7 @@ from determinism.launch import runs
 from determinism.launch.io import OutputFolder
 from determinism.launch.program import INTERRUPTED, Announce, Interrupted
 from determinism.launch.runs import (
+    TICK_SECONDS,
     CheckRequest,
     RunSeries,
     file_notes,
@@ -91,6 +92,42 @@ class ShortRuns:
         said = f"The search ran the first {self.extent}; check the changed program to its end."
         limit = said if diagnosis.limit is None else f"{diagnosis.limit} {said}"
         return replace(diagnosis, fixes=fixes, limit=limit)
+
+
+@dataclass
+class FirstStart:
+    """The start of the first run, where a later one read what it had left; runs of experiments start so as far as they can."""
+
+    omitted: frozenset[str]
+    """What copies of the working directory lack to be as that run found it; empty if none can be."""
+    earlier: Sequence[tuple[int, int]]
+    """From when to when a file was changed that a run reads which did not start so."""
+    is_reached: bool
+    """Whether the runs of experiments started so, as far as was seen."""
+
+    @classmethod
+    def of(cls, series: RunSeries) -> FirstStart | None:
+        """Of the runs that a check has made; None if all started alike."""
+        if all(one.cache is not None for one in series.leftovers):
+            return None
+        # What is copied from now on changes now.
+        earlier = (series.began, time.time_ns() - int(TICK_SECONDS * 1e9))
+        return cls(series.to_omit, [earlier], bool(series.to_omit))
+
+    def give_up(self) -> None:
+        """No copy can be made: what is not asked to start in one starts as the later runs did."""
+        self.omitted, self.is_reached = frozenset(), False
+
+    def noted(self, diagnosis: Diagnosis) -> Diagnosis:
+        """Add to the fixes that runs have verified how these runs started; to start alike is a fix of its own."""
+        how = "without what earlier runs had left" if self.is_reached else "from other files than run 1"
+        fixes = tuple(
+            replace(fix, title=f"{fix.title}; each run started {how}")
+            if fix.verified and fix.identifier != "leftover-file"
+            else fix
+            for fix in diagnosis.fixes
+        )
+        return replace(diagnosis, fixes=fixes)
 
 
 def short_runs(comparison: Comparison, step_seconds: float | None, traces: Sequence[Trace] = ()) -> ShortRuns | None:
