@@ -8,7 +8,7 @@ from typing import Any, NoReturn, cast
 
 import pytest
 
-from determinism.comparison.result import Diagnosis, Fix
+from determinism.comparison.result import Cause, Diagnosis, Fix, Status
 from determinism.comparison.run_facts import FileChange, Leftover, PrintedDifference
 from determinism.diagnose.experiments import BudgetSpent, Intervention
 from determinism.errors import LaunchError
@@ -186,7 +186,13 @@ def test_a_verified_fix_says_how_the_runs_started_that_verified_it() -> None:
     start = FirstStart(frozenset({"last.pt"}), (), is_reached=True)
     titles = [fix.title for fix in start.noted(Diagnosis(fixes=tuple(fixes))).fixes]
     assert titles == ["Seed it; each run started without what earlier runs had left", "Seed that", "Remove it"]
+    start.is_reached = False
+    cause = Cause("leftover-file", "A run reads a file", Status.CONFIRMED, (), (), ())
+    noted = start.noted(Diagnosis(fixes=tuple(fixes), causes=(cause,)))
+    assert [fix.verified for fix in noted.fixes] == [True, False, False]
+    assert noted.causes[0].status is Status.LIKELY
     start.give_up()
+    assert start.noted(Diagnosis(causes=(cause,))).causes[0].status is Status.CONFIRMED
     assert (
         start.noted(Diagnosis(fixes=tuple(fixes[:1]))).fixes[0].title
         == "Seed it; each run started from other files than run 1"

@@ -440,16 +440,14 @@ def _search(
             early=None if short is not None else early_runs(comparison, least_step_seconds(traces), traces),
             start=start,
         ) as runner:
-            plain = Intervention()
             if comparison.varied:
                 search = FactorSearch(comparison.varied, runner)
                 search.run()
                 comparison = replace(comparison, diagnosis=search.diagnosis)
-                plain = Intervention.perturb(*comparison.varied)
             search = Investigation(
                 comparison,
                 runner,
-                plain,
+                Intervention.perturb(*comparison.varied),
                 least_step_seconds(traces),
                 can_try_fixes=request.fix,
                 frameworks={str(p.description.get("framework")) for trace in traces for p in trace.processes},

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from determinism.comparison.ordered import compare_processes, up_to_common_step
 from determinism.comparison.partners import alone
-from determinism.comparison.result import Comparison, Diagnosis, Divergence, Evidence
+from determinism.comparison.result import Comparison, Diagnosis, Divergence, Evidence, Status
 from determinism.diagnose.confirm import (
     MOST_BYTES,
     REPEATS,
@@ -119,15 +119,26 @@ class FirstStart:
         self.omitted, self.is_reached = frozenset(), False
 
     def noted(self, diagnosis: Diagnosis) -> Diagnosis:
-        """Add to the fixes that runs have verified how these runs started; to start alike is a fix of its own."""
+        """Add to the fixes that runs have verified how these runs started; to start alike is a fix of its own.
+
+        Where copies lacked what the first run had left, and runs in them read it all the same, they have shown nothing of that one.
+        """
         how = "without what earlier runs had left" if self.is_reached else "from other files than run 1"
+        shows_nothing = bool(self.omitted) and not self.is_reached
         fixes = tuple(
-            replace(fix, title=f"{fix.title}; each run started {how}")
-            if fix.verified and fix.identifier != "leftover-file"
-            else fix
+            replace(fix, verified=fix.verified and not shows_nothing)
+            if fix.identifier == _LEFTOVER
+            else replace(fix, title=f"{fix.title}; each run started {how}" if fix.verified else fix.title)
             for fix in diagnosis.fixes
         )
-        return replace(diagnosis, fixes=fixes)
+        causes = tuple(
+            replace(cause, status=Status.LIKELY) if shows_nothing and cause.identifier == _LEFTOVER else cause
+            for cause in diagnosis.causes
+        )
+        return replace(diagnosis, fixes=fixes, causes=causes)
+
+
+_LEFTOVER = "leftover-file"
 
 
 def short_runs(comparison: Comparison, step_seconds: float | None, traces: Sequence[Trace] = ()) -> ShortRuns | None:
