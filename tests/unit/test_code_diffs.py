@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from determinism.diagnose.fixes import fixes_for
+from determinism.diagnose.hypotheses import hypotheses
 from determinism.diagnose.program_text import lines_at_start, started_program, unified_diff
 from determinism.run_spec import ChangedLines, CodeChange
 from determinism.trace.schema import Frame
+from determinism.types import Kind
+from tests.builders import make_divergence, make_frame
 
 PROGRAM = '''"""A program."""
 from __future__ import annotations
@@ -105,6 +110,39 @@ def test_the_program_is_the_script_of_the_command_or_else_the_outermost_frame(pr
     assert started_program(["python", "gone.py"], None) is None
 
 
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [
+        ("python -m nets.train --config setup.py", "nets/train.py"),
+        ("python -m nets", "nets/__main__.py"),
+        ("torchrun --nproc_per_node 2 -m nets.train 3", "nets/train.py"),
+        ("python -m torch.distributed.run --standalone --module nets.train", "nets/train.py"),
+        ("python -m torch.distributed.run --nproc_per_node=2 train.py 3 -m nets", "train.py"),
+        ("accelerate launch --num_processes 2 train.py", "train.py"),
+        ("python -m gone.train", None),
+        ("python -m gone.train gone.py", None),
+        ("python -m -c nets", None),
+    ],
+)
+def test_the_program_is_the_module_of_the_command_or_the_script_of_a_launcher(
+    command: str, file: str | None, program: Path
+) -> None:
+    package = program.parent / "nets"
+    package.mkdir()
+    for name in ("train.py", "__main__.py"):
+        (package / name).write_text(PROGRAM, encoding="utf-8")
+    assert started_program(command.split(), None) == (None if file is None else program.parent / file)
+
+
+def test_what_another_file_does_comes_later_where_the_program_called_it_after_its_imports(program: Path) -> None:
+    elsewhere = Frame("/data/loader.py", 90, "load", "")
+    early, late = (Frame(str(program), line, "<module>", "") for line in (4, 9))
+    assert lines_at_start(program, "numpy.random.seed(0)", before=[elsewhere, late]) is not None
+    assert lines_at_start(program, "numpy.random.seed(0)", before=[elsewhere, early]) is None
+    assert lines_at_start(program, "numpy.random.seed(0)", before=[elsewhere, late, early]) is None
+    assert lines_at_start(program, "numpy.random.seed(0)", before=[elsewhere, elsewhere]) is None
+
+
 def test_lines_are_not_added_after_what_they_are_to_come_before(program: Path) -> None:
     early, late = (Frame(str(program), line, "<module>", "") for line in (4, 9))
     elsewhere = Frame("/data/loader.py", 90, "load", "")
@@ -116,3 +154,18 @@ def test_lines_are_not_added_after_what_they_are_to_come_before(program: Path) -
 @pytest.mark.parametrize("code", ["DataLoader(..., num_workers=0)", "setarch --addr-no-randomize COMMAND"])
 def test_what_is_no_line_of_its_own_is_not_added(code: str, program: Path) -> None:
     assert lines_at_start(program, code) is None
+
+
+@pytest.mark.parametrize(("line", "is_found"), [(9, True), (4, False)])
+def test_the_fix_has_a_diff_of_the_program_where_the_calls_show_that_it_comes_first(
+    line: int, is_found: bool, program: Path
+) -> None:
+    drawn = make_frame(7)
+    stack = (drawn, Frame(str(program), line, "<module>", ""))
+    called = make_divergence(kind=Kind.RNG, site=drawn, forward_site=None, stack=stack)
+    seeds = [one for one in hypotheses(called, (), leftovers=()) if one.cause == "seed-missing-torch"]
+    (fix,) = fixes_for(seeds, None, None, None, program)
+    assert (fix.patch is not None) == is_found
+    apart = replace(called, stack=called.stack[1:])
+    (seed,) = [one for one in hypotheses(apart, (), leftovers=()) if one.cause == "seed-missing-torch"]
+    assert seed.calls == ()

@@ -345,3 +345,16 @@ def test_relative_path_of_another_folder_is_not_taken_for_one_here(
     watched.run(first)
     watched.run(watched.read)
     assert watched.found == {"here": FileChange.UNSEEN}
+
+
+def test_what_runs_made_is_told_from_what_was_there(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.txt"
+    kept.write_text("mine")
+    watched = Watched(tmp_path)
+
+    def act(look: Callable[..., None]) -> None:
+        written(look, tmp_path / "epoch-1.pt")
+        written(look, kept)
+
+    watched.run(act)
+    assert watched.times.made == {str(tmp_path / "epoch-1.pt")}

@@ -8,11 +8,15 @@ from typing import Any, NoReturn, cast
 
 import pytest
 
-from determinism.comparison.run_facts import PrintedDifference
+from determinism.comparison.result import Cause, Diagnosis, Fix, Status
+from determinism.comparison.run_facts import FileChange, Leftover, PrintedDifference
 from determinism.diagnose.experiments import BudgetSpent, Intervention
+from determinism.errors import LaunchError
 from determinism.factors.catalog import Action
 from determinism.launch.check import LaunchedExperiments
+from determinism.launch.further_runs import FirstStart
 from determinism.launch.io import printed_difference
+from determinism.launch.runs import CheckRequest, FreshCopy, RunSeries
 from determinism.run_spec import FixedSource
 
 SEED = Intervention(factors=frozenset({("torch-seed", Action.FIXED)}))
@@ -101,3 +105,95 @@ def test_output_that_is_not_there_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "run-2.log").write_text("1\n")
     assert printed_difference([tmp_path / "run-1.log", tmp_path / "run-2.log"]) is None
     assert printed_difference([tmp_path / "run-1.log"]) is None
+
+
+def read_by_run_2(*files: Path, change: FileChange = FileChange.CREATED, is_copied: bool = True) -> RunSeries:
+    """The runs of a check, of which the second one read files that the first one had changed."""
+    series = RunSeries(CheckRequest(["python"]), cast(Any, None), cast(Any, None), None, first_number=1)
+    series.leftovers += [Leftover(str(file), 1, 2, is_copied, change=change) for file in files]
+    return series
+
+
+def copied(tmp_path: Path, start: FirstStart | None, intervention: Intervention) -> list[str] | None:
+    """What an experiment finds in the copy that it runs in; None if it runs in the folder itself."""
+    output = cast(Any, _Output())
+    output.path = tmp_path / ".determinism"
+    with LaunchedExperiments(
+        CheckRequest(["python"]), output, cast(Any, None), cast(Any, None),
+        budget=9.0, run_seconds=1.0, exit_statuses=frozenset({0}), start=start,
+    ) as runner:  # fmt: skip
+        copy = runner._copy_for(intervention)
+        if copy is None:
+            return None
+        copy.renew()
+        return sorted(path.name for path in copy.folder.iterdir())
+
+
+def test_experiments_start_as_run_1_did_where_run_2_read_what_it_had_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("data.csv", "last.pt", "train.py"):
+        (tmp_path / name).write_text("x")
+    start = FirstStart.of(read_by_run_2(tmp_path / "last.pt"))
+    assert start is not None
+    for intervention in (SEED, Intervention(fresh_copy=True)):
+        assert copied(tmp_path, start, intervention) == ["data.csv", "train.py"]
+    assert start.is_reached
+    assert copied(tmp_path, None, SEED) is None
+    assert FirstStart.of(read_by_run_2()) is None
+
+
+@pytest.mark.parametrize(
+    "left", [{"change": FileChange.OVERWRITTEN}, {"change": FileChange.UNSEEN}, {"is_copied": False}]
+)
+def test_a_start_that_no_copy_brings_back_is_not_claimed(
+    left: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "last.pt").write_text("x")
+    start = FirstStart.of(read_by_run_2(tmp_path / "last.pt", **left))
+    assert start is not None
+    assert not start.is_reached
+    assert copied(tmp_path, start, SEED) is None
+    assert copied(tmp_path, start, Intervention(fresh_copy=True)) == ["last.pt"]
+
+
+def test_a_folder_that_is_too_large_to_be_copied_is_used_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "last.pt").write_text("x")
+
+    def check_size(copy: FreshCopy) -> NoReturn:
+        raise LaunchError("copy-too-large", "It holds too much.")
+
+    monkeypatch.setattr(FreshCopy, "check_size", check_size)
+    start = FirstStart.of(read_by_run_2(tmp_path / "last.pt"))
+    assert start is not None
+    assert copied(tmp_path, start, SEED) is None
+    assert not start.is_reached
+    with pytest.raises(LaunchError):
+        copied(tmp_path, start, Intervention(fresh_copy=True))
+
+
+def test_a_verified_fix_says_how_the_runs_started_that_verified_it() -> None:
+    fixes = [
+        Fix("seed-missing-torch", "Seed it", verified=True, runs=3),
+        Fix("seed-missing-numpy", "Seed that"),
+        Fix("leftover-file", "Remove it", verified=True, runs=3),
+    ]
+    start = FirstStart(frozenset({"last.pt"}), (), is_reached=True)
+    titles = [fix.title for fix in start.noted(Diagnosis(fixes=tuple(fixes))).fixes]
+    assert titles == ["Seed it; each run started without what earlier runs had left", "Seed that", "Remove it"]
+    start.is_reached = False
+    cause = Cause("leftover-file", "A run reads a file", Status.CONFIRMED, (), (), ())
+    noted = start.noted(Diagnosis(fixes=tuple(fixes), causes=(cause,)))
+    assert [fix.verified for fix in noted.fixes] == [True, False, False]
+    assert noted.causes[0].status is Status.LIKELY
+    start.give_up()
+    assert start.noted(Diagnosis(causes=(cause,))).causes[0].status is Status.CONFIRMED
+    assert (
+        start.noted(Diagnosis(fixes=tuple(fixes[:1]))).fixes[0].title
+        == "Seed it; each run started from other files than run 1"
+    )

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from determinism.comparison.result import Comparison, Fix
+from determinism.cli.ending import Reports, conclude
+from determinism.comparison.result import Fix
 from determinism.comparison.run_facts import FileChange, Leftover
 from determinism.report.document import document
-from determinism.report.terminal import render
-from tests.builders import make_comparison, make_different, make_frame, make_inconclusive
+from tests.builders import make_comparison, make_different, make_frame
 from tests.rendered import lines_of, text_of
 
 
@@ -84,27 +82,23 @@ def test_equal_runs_get_a_note() -> None:
     assert "--before" not in text
 
 
-def printed(comparison: Comparison, above: Comparison, *, verbose: bool = False) -> list[str]:
-    """What is printed after the report of another comparison."""
-    file = io.StringIO()
-    render(document(comparison), Console(file=file, width=200), verbose=verbose, rest=None, above=document(above))
-    return file.getvalue().splitlines()
-
-
 @pytest.mark.parametrize("verbose", [False, True])
-def test_what_an_earlier_report_just_said_is_not_said_again(verbose: bool) -> None:
+def test_the_report_at_the_end_says_it_again(verbose: bool, capsys: pytest.CaptureFixture[str]) -> None:
     leftovers = [*left("last.pt"), *left("table", change=FileChange.UNSEEN)]
-    without = make_different(leftovers=[])
-    for above in (make_different(leftovers=leftovers), make_different(leftovers=leftovers, causes=[])):
-        found = make_different(leftovers=leftovers)
-        assert printed(found, above, verbose=verbose) == printed(without, without, verbose=verbose)
+    shown = document(make_different(leftovers=leftovers, causes=[]))
+    with pytest.raises(SystemExit):
+        conclude(make_different(leftovers=leftovers), Reports(is_verbose=verbose), shown=shown)
+    text = " ".join(capsys.readouterr().out.split())
+    assert "The runs did not start from the same files: run 2 read last.pt, which run 1 had left" in text
+    assert "--before 'rm -f last.pt', or --fresh-copy" in text
+    assert "Also, run 2 read table" in text
 
 
-def test_what_an_earlier_report_did_not_say_is_said() -> None:
-    found = make_different(leftovers=left("last.pt", "table"))
-    for above in (make_different(leftovers=left("last.pt")), make_different()):
-        assert printed(found, above) == printed(found, make_inconclusive())
-        assert "run 2 read last.pt and table, which" in " ".join(printed(found, above))
+def test_the_report_at_the_end_names_no_files_where_none_were_left(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = document(make_different(causes=[]))
+    with pytest.raises(SystemExit):
+        conclude(make_different(), Reports(), shown=shown)
+    assert "leftovers" not in capsys.readouterr().out
 
 
 def fix_of(*leftovers: Leftover, title: str = "Start each run from the same files") -> tuple[str, str]:

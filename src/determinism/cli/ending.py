@@ -110,7 +110,7 @@ def conclude(
         interrupt_status: The exit status if the user ended the search for causes; 0 if nobody did.
         kept: The folder that the report was written to without being asked for, if it was.
         shown: The document that was printed before the search for causes began, if one was. If the search was interrupted before it
-            found anything, the same report is not printed again; nor is, in any case, what it said of leftovers.
+            found anything, the same report is not printed again.
     """
     from determinism.report.document import document
     from determinism.report.terminal import ReportConsole, Rest, render, render_rest
@@ -126,7 +126,7 @@ def conclude(
         if interrupt_status and shown is not None and not reports.is_verbose and not _has_news(content, shown):
             render_rest(content, ReportConsole(), rest)
         else:
-            render(content, ReportConsole(), verbose=reports.is_verbose, rest=rest, above=shown)
+            render(content, ReportConsole(), verbose=reports.is_verbose, rest=rest)
     reports.annotate(content)
     sys.exit(interrupt_status or max(comparison.verdict.exit_status, written))
 

@@ -209,6 +209,8 @@ class Hypothesis:
     evidence: tuple[str, ...] = ()
     source: Source | None = None
     """What the program took from outside, where that is the cause."""
+    calls: tuple[Frame, ...] = ()
+    """The first of the sites and what called it, the innermost first; empty if that is not known."""
 
     @property
     def makes_seed(self) -> bool:
@@ -238,6 +240,12 @@ def sites_of(divergence: Divergence) -> tuple[Frame, ...]:
     inner = None if divergence.inside is None else divergence.inside.site
     found = (inner, divergence.allocated_at, divergence.saved_at, *called)
     return tuple(dict.fromkeys(site for site in found if site is not None))
+
+
+def calls_of(sites: Sequence[Frame], divergence: Divergence) -> tuple[Frame, ...]:
+    """The calls that led to the first of some sites; none if it is not where the divergence is."""
+    stack = divergence.stack
+    return stack[stack.index(sites[0]) :] if sites and sites[0] in stack else ()
 
 
 # Stages of a pipeline of `tf.data`, which the record of an element names: a line that only takes elements says less.

@@ -152,7 +152,7 @@ def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None
         return Fix(hypothesis.cause, entry.remedy, None, None, side_effect=entry.side_effect)
     added = None
     if remedy.code is not None and started is not None:
-        added = lines_at_start(started, remedy.code, before=hypothesis.sites)
+        added = lines_at_start(started, remedy.code, before=hypothesis.calls or hypothesis.sites[:1])
     patch = None if added is None else unified_diff(added)
     return Fix(
         hypothesis.cause,

@@ -16,7 +16,7 @@ from pathlib import Path
 from determinism.comparison.result import Comparison, Divergence, Status, is_repeatable, what_op_does
 from determinism.comparison.run_facts import FileChange, Leftover
 from determinism.diagnose.code_changes import code_fix, is_of_seed, source_of
-from determinism.diagnose.experiments import Hypothesis, Intervention, Trial, sites_of, stages_at_fault
+from determinism.diagnose.experiments import Hypothesis, Intervention, Trial, calls_of, sites_of, stages_at_fault
 from determinism.diagnose.parsed_module import given_to
 from determinism.diagnose.program_flow import (
     Found,
@@ -554,7 +554,7 @@ def _by_factor(name: str, divergence: Divergence) -> Hypothesis:
         # The salt of strings changes what is allocated, and so every address after it.
         intervention = intervention.also(Intervention.fix("hash-seed"))
     sites = dict.fromkeys([*stages_at_fault(name, divergence), *sites_of(divergence)])
-    return Hypothesis(cause, intervention, tuple(sites), _evidence(divergence))
+    return Hypothesis(cause, intervention, tuple(sites), _evidence(divergence), calls=calls_of(list(sites), divergence))
 
 
 _ORDERS = ("hash-order", "address-order")
@@ -721,7 +721,9 @@ def _of_generator(divergence: Divergence, program: Program) -> list[Hypothesis]:
             return []
         cause = f"seed-missing-{library}"
         evidence = f"No recorded file of the program seeds {'PyTorch' if library == 'torch' else 'TensorFlow'}."
-        return [Hypothesis(cause, Intervention.fix(f"{library}-seed"), sites_of(divergence), (evidence,))]
+        sites = sites_of(divergence)
+        seeded, led = Intervention.fix(f"{library}-seed"), calls_of(sites, divergence)
+        return [Hypothesis(cause, seeded, sites, (evidence,), calls=led)]
     for module, call in calls:
         origin = program.back_from([(module, one) for one in given_to(call)])
         if origin is not None:

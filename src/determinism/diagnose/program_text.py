@@ -6,8 +6,9 @@ import ast
 import difflib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path, PurePath
 
 from determinism.diagnose.sources import LedBy, Source, SourceSite
@@ -274,7 +275,8 @@ def lines_at_start(program: Path, code: str, *, before: Sequence[Frame] = ()) ->
     Args:
         program: The file that was started.
         code: The lines, with modules called `numpy`, `random`, `torch`, `tf` and `determinism`.
-        before: Lines that must not run earlier; of other files nothing is known, so they may have run during the imports.
+        before: What must not run earlier: a line, and after it those that led there, as far as they are known. Where none of them is
+            one of the program itself, that may have been during the imports.
 
     Returns:
         None if the file cannot be read, has no statement after which they could stand, or one that is early enough.
@@ -289,7 +291,8 @@ def lines_at_start(program: Path, code: str, *, before: Sequence[Frame] = ()) ->
     last = _last_before(body)
     if last is None or last.end_lineno is None:
         return None
-    if not all(frame.file == str(program) and frame.line > last.end_lineno for frame in before[:1]):
+    own = [frame.line for frame in before if frame.file == str(program)]
+    if before and (not own or min(own) <= last.end_lineno):
         return None
     if not all(_IS_ADDED.match(line) for line in code.splitlines() if line.strip()):
         return None
@@ -306,17 +309,33 @@ def lines_at_start(program: Path, code: str, *, before: Sequence[Frame] = ()) ->
 
 
 def started_program(command: Sequence[str], outermost: str | None) -> Path | None:
-    """The file that a command starts: the script that it names, or else the outermost frame's.
+    """The file that a command starts, directly or through a launcher: the script or the module that it names, or else the outermost
+    frame's.
 
     Args:
         command: The words.
         outermost: File of the outermost frame that is known.
     """
-    named = next((Path(word) for word in command if word.endswith(".py")), None)
+    named = next((path for before, word in pairwise(("", *command)) for path in _named_by(before, word)), None)
     for path in (named, None if outermost is None else Path(outermost)):
         if path is not None and path.is_file():
             return path.absolute()
     return None
+
+
+def _named_by(before: str, word: str) -> Iterator[Path]:
+    """The file that a word of a command names as what is started; none if there is no such one in the current folder.
+
+    Args:
+        before: The word before it: launchers take the name of a module after the same options as Python, and are themselves no modules of the folder.
+        word: It.
+    """
+    names = word.split(".")
+    if before in ("-m", "--module") and all(name.isidentifier() for name in names):
+        module = Path(*names)
+        yield from (path for path in (module.with_name(f"{module.name}.py"), module / "__main__.py") if path.is_file())
+    elif word.endswith(".py"):
+        yield Path(word)
 
 
 def _lines(path: Path) -> list[str] | None:

@@ -41,6 +41,7 @@ from determinism.launch.further_runs import (
     TIMED_RULES,
     EvidenceRuns,
     FailFast,
+    FirstStart,
     ShortRuns,
     default_budget,
     duration,
@@ -108,6 +109,7 @@ class LaunchedExperiments(ExperimentRunner):
         exit_statuses: frozenset[int | None],
         is_shortened: bool = False,
         early: ShortRuns | None = None,
+        start: FirstStart | None = None,
     ) -> None:
         """Take what is run, and for how long.
 
@@ -121,7 +123,9 @@ class LaunchedExperiments(ExperimentRunner):
             exit_statuses: With which plain runs ended. A run that ends otherwise says nothing of what it was to show.
             is_shortened: Whether all runs end at an earlier step than the plain ones.
             early: Runs that end soon after the first difference, for trials that do not take whole ones; None if there are none.
+            start: How all runs are to start, as far as that can be brought about; None if the plain ones started alike.
         """
+        self._start = start
         self._is_shortened = is_shortened
         self._early = early
         self._exit_statuses = exit_statuses
@@ -246,7 +250,8 @@ class LaunchedExperiments(ExperimentRunner):
         log = self._output.log(name)
         copy = self._copy_for(intervention)
         temporary = self._temporary_for(intervention)
-        series = RunSeries(self._request, self._output, self._standard_input, copy, first_number=1)
+        earlier = () if self._start is None or copy is None else self._start.earlier
+        series = RunSeries(self._request, self._output, self._standard_input, copy, first_number=1, earlier=earlier)
         most_seconds = _LEAST_PATIENCE + _PATIENCE * seconds
         spec = self._request.spec if early is None else replace(self._request.spec, steps=early.steps)
         result = series.make(
@@ -259,6 +264,8 @@ class LaunchedExperiments(ExperimentRunner):
             environment=None if temporary is None else {**os.environ, "TMPDIR": str(temporary)},
         )
         self._left -= result.seconds - result.waited
+        if self._start is not None and any(one.cache is None for one in series.leftovers):
+            self._start.is_reached = False
         if result.stopped_by == TIME_LIMIT:
             raise LaunchError("run-too-long", f"a run did not end within {most_seconds:.0f} s and was stopped.")
         # A program that is ended after so many steps ends with success.
@@ -291,11 +298,20 @@ class LaunchedExperiments(ExperimentRunner):
 
     def _copy_for(self, intervention: Intervention) -> FreshCopy | None:
         """The copy of the working directory that a run starts in; None for the directory itself."""
-        if not intervention.fresh_copy and not self._request.fresh_copy:
-            return None
-        if self._copy is None:
-            self._copy = self._stack.enter_context(FreshCopy(Path.cwd(), self._output.path))
-        return self._copy
+        is_asked_for = intervention.fresh_copy or self._request.fresh_copy
+        omitted = frozenset() if self._start is None else self._start.omitted
+        if self._copy is None and (is_asked_for or omitted):
+            try:
+                copy = self._stack.enter_context(FreshCopy(Path.cwd(), self._output.path, omitted))
+                copy.check_size()
+                self._copy = copy
+            except LaunchError:
+                if is_asked_for:
+                    raise
+                assert self._start is not None
+                self._start.give_up()
+                return None
+        return self._copy if is_asked_for or omitted else None
 
 
 def asked_for_entropy(trace: Path) -> tuple[tuple[Frame, ...], ...]:
@@ -353,6 +369,7 @@ def explain(
     *,
     traces: Sequence[Trace],
     likely: Sequence[Hypothesis] = (),
+    start: FirstStart | None = None,
 ) -> tuple[Comparison, int]:
     """Make further runs to find what makes the runs differ.
 
@@ -365,18 +382,19 @@ def explain(
         warn: Gets what the user has to know.
         traces: Of the plain runs.
         likely: What most likely made them differ.
+        start: How the first of them started, if not as the others did.
 
     Returns:
         The comparison with causes, experiments and fixes, and the exit status if the user ended the search, else 0.
     """
     if comparison.verdict is not Verdict.DIFFERENT or comparison.first_divergence is None:
         return comparison, 0
-    search = partial(_search, comparison, request, output, standard_input, announce, warn, traces, likely)
+    search = partial(_search, comparison, request, output, standard_input, announce, warn, traces, likely, start)
     short = short_runs(comparison, least_step_seconds(traces), traces)
     if short is None:
         return search()
     try:
-        return search(short)
+        return search(short=short)
     except ShortRunsEqual:
         equal = f"Runs of the first {short.extent} were equal, so they cannot show the cause"
         if request.explain:
@@ -400,6 +418,7 @@ def _search(
     warn: Callable[[str], None],
     traces: Sequence[Trace],
     likely: Sequence[Hypothesis],
+    start: FirstStart | None = None,
     short: ShortRuns | None = None,
 ) -> tuple[Comparison, int]:
     run_seconds = max(run.idle_seconds for run in comparison.runs)
@@ -423,17 +442,16 @@ def _search(
             exit_statuses=frozenset(exit_statuses),
             is_shortened=short is not None,
             early=None if short is not None else early_runs(comparison, least_step_seconds(traces), traces),
+            start=start,
         ) as runner:
-            plain = Intervention()
             if comparison.varied:
                 search = FactorSearch(comparison.varied, runner)
                 search.run()
                 comparison = replace(comparison, diagnosis=search.diagnosis)
-                plain = Intervention.perturb(*comparison.varied)
             search = Investigation(
                 comparison,
                 runner,
-                plain,
+                Intervention.perturb(*comparison.varied),
                 least_step_seconds(traces),
                 can_try_fixes=request.fix,
                 frameworks={str(p.description.get("framework")) for trace in traces for p in trace.processes},
@@ -706,9 +724,12 @@ class Check:
             return replace(comparison, diagnosis=replace(comparison.diagnosis, limit=limit))
         if is_wanted and not self.interrupt_status:
             means = (self._output, standard_input, self.announce, self.warn)
+            start = FirstStart.of(self._series)
             comparison, self.interrupt_status = explain(
-                comparison, self.request, *means, traces=traces, likely=self._likely
+                comparison, self.request, *means, traces=traces, likely=self._likely, start=start
             )
+            if start is not None:
+                comparison = replace(comparison, diagnosis=start.noted(comparison.diagnosis))
         return comparison
 
     def _may_look_closer(self, comparison: Comparison, traces: Sequence[Trace]) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from determinism.comparison.ordered import compare_processes, up_to_common_step
 from determinism.comparison.partners import alone
-from determinism.comparison.result import Comparison, Diagnosis, Divergence, Evidence
+from determinism.comparison.result import Comparison, Diagnosis, Divergence, Evidence, Status
 from determinism.diagnose.confirm import (
     MOST_BYTES,
     REPEATS,
@@ -37,6 +37,7 @@ from determinism.launch import runs
 from determinism.launch.io import OutputFolder
 from determinism.launch.program import INTERRUPTED, Announce, Interrupted
 from determinism.launch.runs import (
+    TICK_SECONDS,
     CheckRequest,
     RunSeries,
     file_notes,
@@ -91,6 +92,53 @@ class ShortRuns:
         said = f"The search ran the first {self.extent}; check the changed program to its end."
         limit = said if diagnosis.limit is None else f"{diagnosis.limit} {said}"
         return replace(diagnosis, fixes=fixes, limit=limit)
+
+
+@dataclass
+class FirstStart:
+    """The start of the first run, where a later one read what it had left; runs of experiments start so as far as they can."""
+
+    omitted: frozenset[str]
+    """What copies of the working directory lack to be as that run found it; empty if none can be."""
+    earlier: Sequence[tuple[int, int]]
+    """From when to when a file was changed that a run reads which did not start so."""
+    is_reached: bool
+    """Whether the runs of experiments started so, as far as was seen."""
+
+    @classmethod
+    def of(cls, series: RunSeries) -> FirstStart | None:
+        """Of the runs that a check has made; None if all started alike."""
+        if all(one.cache is not None for one in series.leftovers):
+            return None
+        # What is copied from now on changes now.
+        earlier = (series.began, time.time_ns() - int(TICK_SECONDS * 1e9))
+        return cls(series.to_omit, [earlier], bool(series.to_omit))
+
+    def give_up(self) -> None:
+        """No copy can be made: what is not asked to start in one starts as the later runs did."""
+        self.omitted, self.is_reached = frozenset(), False
+
+    def noted(self, diagnosis: Diagnosis) -> Diagnosis:
+        """Add to the fixes that runs have verified how these runs started; to start alike is a fix of its own.
+
+        Where copies lacked what the first run had left, and runs in them read it all the same, they have shown nothing of that one.
+        """
+        how = "without what earlier runs had left" if self.is_reached else "from other files than run 1"
+        shows_nothing = bool(self.omitted) and not self.is_reached
+        fixes = tuple(
+            replace(fix, verified=fix.verified and not shows_nothing)
+            if fix.identifier == _LEFTOVER
+            else replace(fix, title=f"{fix.title}; each run started {how}" if fix.verified else fix.title)
+            for fix in diagnosis.fixes
+        )
+        causes = tuple(
+            replace(cause, status=Status.LIKELY) if shows_nothing and cause.identifier == _LEFTOVER else cause
+            for cause in diagnosis.causes
+        )
+        return replace(diagnosis, fixes=fixes, causes=causes)
+
+
+_LEFTOVER = "leftover-file"
 
 
 def short_runs(comparison: Comparison, step_seconds: float | None, traces: Sequence[Trace] = ()) -> ShortRuns | None:

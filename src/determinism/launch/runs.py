@@ -120,15 +120,17 @@ class FreshCopy:
     environments and `.git` are links to the original.
     """
 
-    def __init__(self, original: Path, left_out: Path) -> None:
+    def __init__(self, original: Path, left_out: Path, omitted: Collection[str] = ()) -> None:
         """Nothing is copied yet.
 
         Args:
             original: The folder, absolute.
             left_out: Where the traces go, absolute; it is not copied.
+            omitted: Files and folders that are not copied either, absolute.
         """
         self.original = original
         self._left_out = left_out
+        self._omitted = omitted
 
     def __enter__(self) -> Self:
         """Make the place for the copy.
@@ -154,7 +156,7 @@ class FreshCopy:
             LaunchError: There is too much to copy, or something cannot be copied.
         """
         try:
-            self._check_size()
+            self.check_size()
             _remove(self.folder)
             self._copy(self.original, self.folder)
         except OSError as error:
@@ -168,9 +170,17 @@ class FreshCopy:
                 if entry.name != inner.name and Path(entry.path) != self._root:
                     (place / entry.name).symlink_to(entry.path)
 
-    def _check_size(self) -> None:
-        size = sum(_sizes(self.original, self._is_copied))
-        room = shutil.disk_usage(self._root).free
+    def check_size(self) -> None:
+        """See that there is not too much to copy.
+
+        Raises:
+            LaunchError: There is, or it cannot be told.
+        """
+        try:
+            size = sum(_sizes(self.original, self._is_copied))
+            room = shutil.disk_usage(self._root).free
+        except OSError as error:
+            raise _failed(self.original, error) from None
         if size <= min(MOST_BYTES, room):
             return
         limit = f"the {room:,} bytes that {self._root} has left" if room < MOST_BYTES else f"{MOST_BYTES:,} bytes"
@@ -183,12 +193,15 @@ class FreshCopy:
 
     def _is_copied(self, entry: os.DirEntry[str]) -> bool:
         is_ours = Path(entry.path) in (self._left_out, self._root)
-        return entry.name not in _LEFT_OUT and not is_ours and not _is_linked(entry)
+        is_left_out = entry.name in _LEFT_OUT or is_ours or entry.path in self._omitted
+        return not is_left_out and not _is_linked(entry)
 
     def _copy(self, source: Path, target: Path) -> None:
         target.mkdir()
         for entry in os.scandir(source):
             to = target / entry.name
+            if entry.path in self._omitted:
+                continue
             if entry.is_symlink():
                 to.symlink_to(self._retargeted(Path(entry.path)))
             elif _is_linked(entry):
@@ -313,7 +326,7 @@ def may_run_further(explain: bool | None, runs: Iterable[RunSummary]) -> bool:
 
 # What one run of a check leaves on the disk and a later one reads: then the runs did not start alike.
 
-_TICK_SECONDS = 0.02
+TICK_SECONDS = 0.02
 """File systems take the time from a clock that lags by up to this much."""
 _PACKAGE_FOLDERS = frozenset({"site-packages", "dist-packages"})
 
@@ -328,13 +341,18 @@ class RunTimes:
         self._first_number = first_number
         self._writes = _Writes()
 
+    @property
+    def made(self) -> frozenset[str]:
+        """What was not there before a run wrote or removed it."""
+        return self._writes.made
+
     @contextmanager
     def run(self) -> Iterator[None]:
         """The next run; what is done to files right before and after it does not count as its own."""
         begin = time.time_ns()
         yield
         end = time.time_ns()
-        time.sleep(_TICK_SECONDS)
+        time.sleep(TICK_SECONDS)
         self.ended.append((begin, end))
 
     def leftovers(self, trace: Path, *, fresh_copy: bool) -> list[Leftover]:
@@ -379,6 +397,11 @@ class _Writes:
                     self._existed.setdefault(path, note.get("existed") is not False)
                     if how == "wrote":
                         self._by.setdefault(path, set()).add(run)
+
+    @property
+    def made(self) -> frozenset[str]:
+        """What was not there before any of them did so."""
+        return frozenset(path for path, existed in self._existed.items() if not existed)
 
     def change(self, file: str, run: int) -> FileChange:
         """How a file came to change during a run."""
@@ -550,6 +573,7 @@ class RunSeries:
         copy: FreshCopy | None,
         *,
         first_number: int,
+        earlier: Sequence[tuple[int, int]] = (),
     ) -> None:
         """Nothing is run yet.
 
@@ -559,6 +583,7 @@ class RunSeries:
             standard_input: What each run reads.
             copy: Where each run starts; None for the working directory itself.
             first_number: The number of the first run, as reports count.
+            earlier: Begin and end of runs of others, in nanoseconds since 1970, whose files are leftovers as well.
         """
         self.leftovers: list[Leftover] = []
         self._request = request
@@ -566,8 +591,25 @@ class RunSeries:
         self._standard_input = standard_input
         self._copy = copy
         self._times = RunTimes(first_number)
+        self._times.ended += earlier
         # A run that looks at one record takes nothing over but from where on ops are recorded.
         self._captured = RunSpec(first_step=request.spec.first_step, window=request.spec.window)
+
+    @property
+    def began(self) -> int:
+        """When the first run began, in nanoseconds since 1970; 0 if there was none."""
+        return min((begin for begin, _ in self._times.ended), default=0)
+
+    @property
+    def to_omit(self) -> frozenset[str]:
+        """What a copy of the working directory must lack to be as the first run found it.
+
+        Nothing if no run read what an earlier one had left, or if a copy cannot be so: a file is elsewhere, or held something else before.
+        """
+        read = [one for one in self.leftovers if one.cache is None]
+        if not all(one.is_copied and one.change is FileChange.CREATED for one in read):
+            return frozenset()
+        return self._times.made.union(one.file for one in read) if read else frozenset()
 
     @property
     def max_disk(self) -> int | None:

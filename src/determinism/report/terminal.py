@@ -172,7 +172,6 @@ def render(
     *,
     verbose: bool = False,
     rest: Rest | None = NOWHERE_ELSE,
-    above: dict[str, Any] | None = None,
 ) -> None:
     """Print a report.
 
@@ -181,14 +180,12 @@ def render(
         console: Where to print; its width and encoding are kept to.
         verbose: Whether details are shown.
         rest: Where the rest of the report is, which it ends with; None to leave that out.
-        above: The JSON document of the report that was printed just before, if one was. What it said of leftovers is not
-            said again in the same words.
     """
     width = min(console.width, WIDEST)
     lines = [
         Text(line, style=_TONES[Verdict(content["verdict"])]) for line in _wrapped(content["headline"], width, console)
     ]
-    story = content["story"] if above is None else _without_leftovers_of(above["story"], content["story"])
+    story = list(content["story"])
     if not verbose:
         story = _short_diffs([entry for entry in story if not entry["is_detail"]])
     if rest is not None:
@@ -197,22 +194,6 @@ def render(
     if story:
         lines += [Text(), *laid_out(story, console)]
     console.print(Text("\n").join(lines), soft_wrap=True, highlight=False)
-
-
-def _without_leftovers_of(above: Sequence[dict[str, Any]], story: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    at, said = _leftovers(story), _leftovers(above)
-    return [*story[: at.start], *story[at.stop :]] if story[at] == above[said] else story
-
-
-def _leftovers(story: Sequence[dict[str, Any]]) -> slice:
-    """Where a story tells of leftovers; nowhere, if it does not."""
-    start = next((number for number, entry in enumerate(story) if entry["label"] == "leftovers"), len(story))
-    following = range(start + 1, len(story))
-    return slice(start, next((number for number in following if _begins_anew(story, number)), len(story)))
-
-
-def _begins_anew(story: Sequence[dict[str, Any]], number: int) -> bool:
-    return bool(story[number]["label"]) or story[number]["section"] != story[number - 1]["section"]
 
 
 def render_rest(content: dict[str, Any], console: Console, rest: Rest) -> None:
