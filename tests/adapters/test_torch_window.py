@@ -433,7 +433,7 @@ def test_what_is_held_is_what_would_be_found_anew(seed: int, by: str) -> None:
 
     def add_leaf() -> None:
         leaves.append(torch.ones(3, requires_grad=True))
-        held.add_leaf(leaves[-1], lambda: f"leaf {len(leaves)}")
+        held.add_leaf(leaves[-1])
 
     def clear_gradients() -> None:
         for layer in choose.choice(roots):

@@ -61,6 +61,10 @@ SEEDING = (
     CauseProgram("seeding/environment", (Cause("generator-unseeded", "np.random.default_rng(seed)"),), "data"),
     CauseProgram("seeding/reseeding_callback", (Cause("generator-unseeded", "random.seed()"),), "data"),
     CauseProgram("seeding/sampler_generator", (Cause("generator-unseeded", "sampling.seed()"),), "rng"),
+    CauseProgram(
+        "seeding/forked_crops",
+        (Cause("seed-lost-by-fork", "torch.tensor(queue.get())", or_code=("random.randrange(4)",), is_fixed=False),),
+    ),
     CauseProgram("seeding/spawned_ranks", (Cause("seed-missing-torch", "torch.randn(own.shape)"),)),
     CauseProgram(
         "seeding/system_negatives",

@@ -16,7 +16,14 @@ from tests.e2e.expected_causes import PATIENCE, SURROUNDINGS, CauseProgram, is_a
 from tests.thorough import is_turn
 
 CAUSES = {
-    *("seed-missing-python", "seed-missing-numpy", "seed-missing-torch", "seed-too-late", "seed-varies"),
+    *(
+        "seed-missing-python",
+        "seed-missing-numpy",
+        "seed-missing-torch",
+        "seed-lost-by-fork",
+        "seed-too-late",
+        "seed-varies",
+    ),
     *("generator-unseeded", "hash-order", "hash-value", "address-order", "listing-order", "clock", "entropy"),
     *(
         "process-id",

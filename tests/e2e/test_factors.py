@@ -23,6 +23,14 @@ from determinism.run_spec import FactorRequest, RunSpec
 PRINTS = {
     "hash-seed": "print(list({'ant', 'bee', 'cat', 'dog', 'elk', 'fox', 'gnu', 'hen'}), hash('ant'))",
     "python-seed": "import random; print(random.random())",
+    "forked-seed": (
+        "import os, random\n"
+        "random.seed(1)\n"
+        "if not os.fork():\n"
+        "    print(random.random(), flush=True)\n"
+        "    os._exit(0)\n"
+        "os.wait()"
+    ),
     "numpy-seed": "import numpy; print(numpy.random.rand())",
     "torch-seed": "import torch; print(torch.rand(1).item())",
     "entropy": (

@@ -538,6 +538,8 @@ def _by_factors(divergence: Divergence) -> Iterator[Hypothesis]:
     first = _BY_ADDRESS if divergence.kind in (Kind.ARGUMENT, Kind.ORDER) else ()
     for name in dict.fromkeys((*first, *FACTORS)):
         if FACTORS[name].cause is not None and name not in _WHERE_SEEN:
+            if name == "forked-seed" and divergence.kind not in _OUTSIDE:
+                continue
             yield _by_factor(name, divergence)
 
 

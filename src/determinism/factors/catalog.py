@@ -106,6 +106,11 @@ _ALL = (
         starters=(Starter(f"{_SIMPLE}:seed_python"),),
     ),
     Factor(
+        "forked-seed", "random.seed(0) in each process that is forked",
+        cause="seed-lost-by-fork",
+        starters=(Starter(f"{_SIMPLE}:seed_forks"),),
+    ),
+    Factor(
         "numpy-seed", "numpy.random.seed(0) when NumPy is imported",
         cause="seed-missing-numpy",
         remedy=Remedy(

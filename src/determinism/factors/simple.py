@@ -131,6 +131,14 @@ def seed_python(request: FactorRequest) -> None:
     random.seed(0)
 
 
+def seed_forks(request: FactorRequest) -> None:
+    """Give `random` a start of its own in each process that is forked, where Python seeds it anew."""
+    # Python seeds it as it was asked to when the module was imported: what is asked for later is done later.
+    import random
+
+    os.register_at_fork(after_in_child=lambda: random.seed(0))
+
+
 def seed_numpy(request: FactorRequest, numpy: ModuleType) -> None:
     """Give `numpy.random` a start of its own."""
     numpy.random.seed(0)
