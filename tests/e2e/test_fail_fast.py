@@ -26,7 +26,7 @@ def test_run_that_differs_ends_early(how: str, tmp_path: Path) -> None:
     assert finished.report["trouble"] == []
     assert "run 2: ended by --fail-fast" in finished.text
     kept = {path.name for path in (tmp_path / "out").iterdir()}
-    assert kept == {"run-1", "run-2", "run-2.log", "report.html", "report.json"}
+    assert kept == {"run-1", "run-1.log", "run-2", "run-2.log", "report.html", "report.json"}
 
 
 @pytest.mark.parametrize("how", ["same", "dead"])
