@@ -396,9 +396,18 @@ class Answers:
     def parts(self, giver: Any) -> Iterator[Any]:
         """The parts of an answer as they are iterated, each noted; in a fixed order if that is asked for."""
         use, details = self.asked[giver]
-        for part in in_fixed_order(list(giver)) if use.is_fixed else giver:
+        for part in _sorted_parts(iter(giver)) if use.is_fixed else giver:
             use.note(lambda part=part: answer_text(part), **details)  # type: ignore[misc]
             yield part
+
+
+_MOST_SORTED = 1_000_000
+"""Parts that are sorted together: what is read from another program may never end, and memory does."""
+
+
+def _sorted_parts(parts: Iterator[Any]) -> Iterator[Any]:
+    while block := list(itertools.islice(parts, _MOST_SORTED)):
+        yield from in_fixed_order(block)
 
 
 ANSWERS = Answers()
