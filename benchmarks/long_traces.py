@@ -15,11 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 import determinism
-from determinism.trace.batches import RECORD_SCHEMA, WRITE_OPTIONS
-from determinism.trace.chunks import Array, Chunk, RecordReader, cut, join
+from determinism.trace.chunks import RECORD_SCHEMA, WRITE_OPTIONS, Array, Chunk, RecordReader, cut, join
 from determinism.trace.files import create_trace, write_manifest
 from determinism.trace.opening import open_trace
-from determinism.trace.reader import ProcessTrace
+from determinism.trace.process import ProcessTrace
 from determinism.trace.schema import PROCESSES_FOLDER, RECORDS_FILE, STEP_OP, Table
 from determinism.trace.writer import ProcessWriter
 

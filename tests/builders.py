@@ -6,20 +6,16 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from determinism.comparison.result import (
-    BlindSpot,
-    Comparison,
+from determinism.comparison.divergence import (
     DeadDifference,
     Diagnosis,
     Divergence,
     Evidence,
     OutputDifference,
-    Recorded,
-    Trouble,
     ValueExample,
     Visible,
 )
-from determinism.comparison.run_facts import RunSummary
+from determinism.comparison.result import BlindSpot, Comparison, Recorded, RunSummary, Trouble
 from determinism.op_semantics import Op, semantics_of
 from determinism.trace.schema import Frame
 from determinism.types import Kind, Verdict

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from determinism.comparison.result import Comparison, Divergence
+from determinism.comparison.divergence import Divergence
+from determinism.comparison.result import Comparison
 from determinism.comparison.runs import compare
 from determinism.types import Verdict
 from tests.traces import TraceBuilder

@@ -18,7 +18,7 @@ from determinism.comparison.records import Entry, entry_of
 from determinism.comparison.result import Comparison
 from determinism.comparison.runs import compare_runs
 from determinism.trace.opening import open_trace
-from determinism.trace.reader import Trace
+from determinism.trace.process import Trace
 from determinism.types import Verdict
 
 PROGRAMS = Path(__file__).parent / "e2e" / "programs" / "tensorflow"

@@ -16,7 +16,7 @@ import determinism
 from determinism.comparison.result import Comparison
 from determinism.trace.chunks import join
 from determinism.trace.opening import open_trace
-from determinism.trace.reader import ProcessTrace
+from determinism.trace.process import ProcessTrace
 from determinism.trace.schema import Frame, Table
 from determinism.types import Phase, Role
 

@@ -15,7 +15,7 @@ from determinism.op_semantics import semantics_of
 from determinism.trace.chunks import Chunk, join
 from determinism.trace.files import create_trace, write_manifest
 from determinism.trace.opening import open_trace
-from determinism.trace.reader import ProcessTrace
+from determinism.trace.process import ProcessTrace
 from determinism.trace.schema import END_OP, PROCESSES_FOLDER, STEP_OP, Layout, Meaning, Table
 from determinism.trace.writer import ProcessWriter
 from determinism.types import NO_DIGEST, Access, Phase, Role

@@ -12,46 +12,46 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from determinism import state as state
     from determinism.batch.session import check_batch_invariance as check_batch_invariance
+    from determinism.comparison.divergence import Cause as Cause
+    from determinism.comparison.divergence import Dataflow as Dataflow
+    from determinism.comparison.divergence import DeadDifference as DeadDifference
+    from determinism.comparison.divergence import Diagnosis as Diagnosis
+    from determinism.comparison.divergence import Divergence as Divergence
+    from determinism.comparison.divergence import Evidence as Evidence
+    from determinism.comparison.divergence import Experiment as Experiment
+    from determinism.comparison.divergence import Fix as Fix
+    from determinism.comparison.divergence import FlowEdge as FlowEdge
+    from determinism.comparison.divergence import FlowNode as FlowNode
+    from determinism.comparison.divergence import FlowOutput as FlowOutput
+    from determinism.comparison.divergence import InputDifference as InputDifference
+    from determinism.comparison.divergence import Inside as Inside
+    from determinism.comparison.divergence import Likeness as Likeness
+    from determinism.comparison.divergence import Loss as Loss
+    from determinism.comparison.divergence import OutputDifference as OutputDifference
+    from determinism.comparison.divergence import PrintedDifference
+    from determinism.comparison.divergence import Status as CauseStatus
+    from determinism.comparison.divergence import StepHistory as StepHistory
+    from determinism.comparison.divergence import StepSpan as StepSpan
+    from determinism.comparison.divergence import ValueExample as ValueExample
+    from determinism.comparison.divergence import Visible as Visible
     from determinism.comparison.result import BatchFindings as BatchFindings
     from determinism.comparison.result import BatchKind as BatchKind
     from determinism.comparison.result import BlindSpot as BlindSpot
-    from determinism.comparison.result import Cause as Cause
     from determinism.comparison.result import Comparison as Comparison
-    from determinism.comparison.result import Dataflow as Dataflow
-    from determinism.comparison.result import DeadDifference as DeadDifference
-    from determinism.comparison.result import Diagnosis as Diagnosis
-    from determinism.comparison.result import Divergence as Divergence
-    from determinism.comparison.result import Evidence as Evidence
-    from determinism.comparison.result import Experiment as Experiment
-    from determinism.comparison.result import Fix as Fix
-    from determinism.comparison.result import FlowEdge as FlowEdge
-    from determinism.comparison.result import FlowNode as FlowNode
-    from determinism.comparison.result import FlowOutput as FlowOutput
-    from determinism.comparison.result import InputDifference as InputDifference
-    from determinism.comparison.result import Inside as Inside
-    from determinism.comparison.result import Likeness as Likeness
-    from determinism.comparison.result import Loss as Loss
+    from determinism.comparison.result import FileChange as FileChange
+    from determinism.comparison.result import Leftover as Leftover
     from determinism.comparison.result import Missing as Missing
-    from determinism.comparison.result import OutputDifference as OutputDifference
+    from determinism.comparison.result import Narrowing as Narrowing
     from determinism.comparison.result import Parting as Parting
     from determinism.comparison.result import Recorded as Recorded
     from determinism.comparison.result import ResumeFindings as ResumeFindings
     from determinism.comparison.result import RowDifference as RowDifference
-    from determinism.comparison.result import Status as CauseStatus
-    from determinism.comparison.result import StepHistory as StepHistory
-    from determinism.comparison.result import StepSpan as StepSpan
+    from determinism.comparison.result import RunSummary as RunSummary
     from determinism.comparison.result import TrainingModule as TrainingModule
     from determinism.comparison.result import Trouble as Trouble
-    from determinism.comparison.result import ValueExample as ValueExample
     from determinism.comparison.result import ValuesApart as ValuesApart
     from determinism.comparison.result import ValueStep as ValueStep
-    from determinism.comparison.result import Visible as Visible
-    from determinism.comparison.run_facts import FileChange as FileChange
-    from determinism.comparison.run_facts import Leftover as Leftover
-    from determinism.comparison.run_facts import Narrowing as Narrowing
-    from determinism.comparison.run_facts import PrintedDifference as PrintedDifference
-    from determinism.comparison.run_facts import RunSummary as RunSummary
-    from determinism.comparison.run_facts import Window as Window
+    from determinism.comparison.result import Window as Window
     from determinism.errors import DeterminismError as DeterminismError
     from determinism.errors import LaunchError as LaunchError
     from determinism.errors import StateError as StateError
@@ -95,12 +95,13 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "determinism.batch.session": "check_batch_invariance",
+    "determinism.comparison.divergence":
+        "Cause Dataflow DeadDifference Diagnosis Divergence Evidence Experiment Fix FlowEdge FlowNode FlowOutput "
+        "InputDifference Inside Likeness Loss OutputDifference PrintedDifference StepHistory StepSpan ValueExample "
+        "Visible CauseStatus",
     "determinism.comparison.result":
-        "BatchFindings BatchKind BlindSpot Cause Comparison Dataflow DeadDifference Diagnosis Divergence "
-        "Evidence Experiment Fix FlowEdge FlowNode FlowOutput InputDifference Inside Likeness Loss "
-        "Missing OutputDifference Parting Recorded ResumeFindings RowDifference StepHistory StepSpan TrainingModule "
-        "Trouble ValueExample ValueStep ValuesApart Visible CauseStatus",
-    "determinism.comparison.run_facts": "FileChange Leftover Narrowing PrintedDifference RunSummary Window",
+        "BatchFindings BatchKind BlindSpot Comparison FileChange Leftover Missing Narrowing Parting Recorded "
+        "ResumeFindings RowDifference RunSummary TrainingModule Trouble ValueStep ValuesApart Window",
     "determinism.errors": "DeterminismError LaunchError StateError TraceError UsageError",
     "determinism.frameworks.session": "Recording",
     "determinism.knowledge.query": "Base Framework Mode OpStatus status",

@@ -17,6 +17,8 @@ from determinism.types import PrecisionName
 
 NOTES_SUFFIX = ".jsonl"
 """What the names of files end with in which probes note what the program took from outside."""
+FIRST_NOTED = 64
+"""Uses of a source at one place that are all noted; of later ones those whose number is a power of two."""
 PROCESS_VARIABLE = "DETERMINISM_PROCESS"
 """Environment variable through which a recorded process tells its children its key."""
 RUN_VARIABLE = "DETERMINISM_RUN"

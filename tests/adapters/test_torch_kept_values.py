@@ -12,11 +12,12 @@ import torch
 from torch import nn
 
 import determinism
-from determinism.comparison.result import Comparison, Likeness
+from determinism.comparison.divergence import Likeness
+from determinism.comparison.result import Comparison
 from determinism.errors import UsageError
 from determinism.trace.kept_values import ValuesReader, sampled_places
 from determinism.trace.opening import open_trace
-from determinism.trace.reader import ProcessTrace
+from determinism.trace.process import ProcessTrace
 from determinism.trace.schema import VALUES_FILE
 from tests.torch_runs import bits
 

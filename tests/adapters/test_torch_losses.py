@@ -14,7 +14,7 @@ from torch import nn
 import determinism
 from determinism.comparison.runs import losses
 from determinism.trace.opening import open_trace
-from determinism.trace.reader import ProcessTrace
+from determinism.trace.process import ProcessTrace
 from determinism.trace.schema import Meaning
 
 

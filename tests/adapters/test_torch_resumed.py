@@ -20,7 +20,7 @@ from determinism.resume.observed import ResumedProcess
 from determinism.resume.unsaved import unsaved
 from determinism.session import seeding
 from determinism.trace.opening import open_trace
-from determinism.trace.reader import Trace
+from determinism.trace.process import Trace
 from determinism.trace.views import TraceSuffix
 from determinism.types import Kind, Verdict
 

@@ -82,7 +82,7 @@ def limits() -> list[tuple[str, str]]:
         ),
         ("causes.md", f"advances by {step} milliseconds"),
         ("sources.md", f"advances by {step} milliseconds"),
-        ("sources.md", f"the first {constant('probes/notes.py', 'FIRST_NOTED')} uses are noted"),
+        ("sources.md", f"the first {constant('run_spec.py', 'FIRST_NOTED')} uses are noted"),
         ("recording-on-gpus.md", f"When {constant(digests + '__init__.py', 'ENTRIES')} slots are used"),
         (
             "recording-on-gpus.md",
@@ -93,7 +93,7 @@ def limits() -> list[tuple[str, str]]:
         ("recording-on-gpus.md", f"larger than {size(copied)} is copied"),
         ("recording-on-gpus.md", f"beyond {size(copied // 2 * (blocks // 2))} the parts grow"),
         ("report.md", f"Tensors beyond {size(constant('diagnose/confirm.py', 'MOST_BYTES'))}"),
-        ("report.md", f"than {constant('comparison/result.py', 'MOST_ENTRIES'):,} steps"),
+        ("report.md", f"than {constant('comparison/divergence.py', 'MOST_ENTRIES'):,} steps"),
         ("trace-format.md", f"there are {constant('trace/writer.py', '_ROWS_WORTH_A_BATCH'):,} records"),
         ("trace-format.md", f"At most {constant('trace/kept_values.py', '_MOST_IN_A_STEP')} rows a step"),
         ("trace-format.md", f"| JSON document | {size(constant('trace/files.py', 'MOST_DOCUMENT_BYTES'))} |"),

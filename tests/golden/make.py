@@ -25,7 +25,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from determinism.trace.batches import WRITE_OPTIONS
+from determinism.trace.chunks import WRITE_OPTIONS
 from tests.e2e.checking import PROGRAMS, run_command
 from tests.golden.cases import CASES, DOCUMENT, OUT, Case
 from tests.golden.corpus import ARCHIVE, FOLDER, folder_of, reports_of

@@ -15,7 +15,7 @@ import pytest
 
 from determinism.cli.ending import conclude, keep_report
 from determinism.cli.options import Reports
-from determinism.comparison.result import Fix
+from determinism.comparison.divergence import Fix
 from tests.builders import make_different
 from tests.html_structure import Page
 from tests.unit.test_trace_damage import write

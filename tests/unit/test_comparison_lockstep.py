@@ -15,7 +15,7 @@ from determinism.comparison.columns import Canonical
 from determinism.comparison.result import Comparison
 from determinism.comparison.runs import compare
 from determinism.report.document import document
-from determinism.trace.reader import Decoder
+from determinism.trace.chunks import Decoder
 from determinism.trace.stream import BatchStream
 from determinism.types import Role, Verdict
 from tests.traces import Ref, TraceBuilder, layout, process_of

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-from determinism.comparison.result import MOST_ENTRIES, Comparison, Loss
+from determinism.comparison.divergence import MOST_ENTRIES, Loss
+from determinism.comparison.result import Comparison
 from determinism.comparison.runs import compare
 from determinism.trace.schema import Meaning
 from determinism.types import Role, Verdict

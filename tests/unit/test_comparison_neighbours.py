@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from determinism.comparison.result import Dataflow
+from determinism.comparison.divergence import Dataflow
 from determinism.comparison.runs import compare
 from determinism.types import Role
 from tests.traces import Ref, TraceBuilder

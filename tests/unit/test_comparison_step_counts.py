@@ -10,7 +10,8 @@ import pytest
 
 from determinism.comparison import lockstep
 from determinism.comparison.columns import StepCounts
-from determinism.comparison.result import MOST_ENTRIES, Comparison, StepSpan
+from determinism.comparison.divergence import MOST_ENTRIES, StepSpan
+from determinism.comparison.result import Comparison
 from determinism.comparison.runs import compare
 from determinism.trace.chunks import Chunk
 from determinism.types import Role, Verdict

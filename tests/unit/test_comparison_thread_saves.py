@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from determinism.comparison.result import Divergence
+from determinism.comparison.divergence import Divergence
 from determinism.types import Kind, Phase, Role
 from tests.streams import compared, first_of, threads
 from tests.traces import Ref, TraceBuilder

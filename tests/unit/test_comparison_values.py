@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from determinism.comparison.result import Comparison, Likeness, ValuesApart
+from determinism.comparison.divergence import Likeness
+from determinism.comparison.result import Comparison, ValuesApart
 from determinism.comparison.runs import compare
 from determinism.trace.kept_values import sampled_places
 from determinism.types import Kind, Role

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from determinism.comparison.result import Divergence, ValueExample
+from determinism.comparison.divergence import Divergence, ValueExample
 from determinism.diagnose.confirm import confirmed, executions, needs_confirmation
 from determinism.trace.opening import open_trace
 from determinism.types import Kind

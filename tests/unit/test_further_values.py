@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from determinism.comparison.result import Comparison, Divergence, InputDifference, ValueExample
+from determinism.comparison.divergence import Divergence, InputDifference, ValueExample
+from determinism.comparison.result import Comparison
 from determinism.comparison.tensors import ValueDifference, difference
 from determinism.diagnose.confirm import needs_values, with_further_values
 from determinism.trace.files import StoredTensor, write_tensors

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from determinism.comparison.result import Divergence, OutputDifference, Status
+from determinism.comparison.divergence import Divergence, OutputDifference, Status
 from determinism.diagnose.experiments import Hypothesis, Intervention
 from determinism.diagnose.hypotheses import hypotheses, open_status, told_by_kind, with_likely_lines
 from determinism.diagnose.sources import Source, SourceSite

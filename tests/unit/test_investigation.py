@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from determinism.comparison.result import Comparison, Diagnosis, Divergence, Evidence, OutputDifference, Recorded
-from determinism.comparison.run_facts import Leftover
+from determinism.comparison.divergence import Diagnosis, Divergence, Evidence, OutputDifference
+from determinism.comparison.result import Comparison, Leftover, Recorded
 from determinism.diagnose.experiments import BudgetSpent, Hypothesis, Intervention, Rate, Trial, causes
 from determinism.diagnose.investigation import Investigation
 from determinism.diagnose.sources import LedBy, Source, SourceSite, Unprobed

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from determinism.comparison.run_facts import FileChange
+from determinism.comparison.result import FileChange
 from determinism.launch import reading, runs
 from determinism.launch.reading import Readings
 from determinism.launch.runs import RunTimes, changed_files

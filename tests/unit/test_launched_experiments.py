@@ -8,8 +8,8 @@ from typing import Any, NoReturn, cast
 
 import pytest
 
-from determinism.comparison.result import Cause, Diagnosis, Fix, Status
-from determinism.comparison.run_facts import FileChange, Leftover, PrintedDifference
+from determinism.comparison.divergence import Cause, Diagnosis, Fix, PrintedDifference, Status
+from determinism.comparison.result import FileChange, Leftover
 from determinism.diagnose.experiments import BudgetSpent, Intervention
 from determinism.errors import LaunchError
 from determinism.factors.catalog import Action

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from determinism.comparison.result import DeadDifference, Divergence
+from determinism.comparison.divergence import DeadDifference, Divergence
 from determinism.diagnose.experiments import Hypothesis
 from determinism.diagnose.fixes import code_change, fixes_for
 from determinism.diagnose.hypotheses import likely_hypotheses

@@ -12,7 +12,7 @@ from determinism.diagnose.sources import Source, SourceSite
 from determinism.lint import run
 from determinism.lint.run import LintedCandidates, foreseen
 from determinism.trace.opening import open_trace
-from determinism.trace.reader import Trace
+from determinism.trace.process import Trace
 from determinism.trace.schema import Frame
 from tests.builders import make_different, make_divergence
 from tests.traces import TraceBuilder

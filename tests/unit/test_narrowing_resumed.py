@@ -15,7 +15,7 @@ from determinism.run_spec import RunSpec
 from determinism.trace.files import create_trace
 from determinism.trace.ledger import LedgerWriter
 from determinism.trace.opening import open_trace
-from determinism.trace.reader import Trace
+from determinism.trace.process import Trace
 from determinism.trace.writer import ProcessWriter
 from tests.traces import digest_of
 

@@ -15,7 +15,7 @@ from determinism.launch.runs import open_stored_run
 from determinism.op_semantics import OpSemantics
 from determinism.trace.files import create_trace, write_manifest
 from determinism.trace.ledger import LedgerWriter
-from determinism.trace.reader import ProcessTrace
+from determinism.trace.process import ProcessTrace
 from determinism.trace.schema import EARLIER_RECORDS, RECORDS_FILE, STEP_OP, Table
 from determinism.trace.writer import ProcessWriter
 from determinism.types import Role, Verdict

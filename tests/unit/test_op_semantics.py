@@ -11,9 +11,9 @@ import pytest
 from determinism.comparison.records import entry_of
 from determinism.errors import TraceError
 from determinism.op_semantics import OpSemantics, framework_of, semantics_from, semantics_of, text_of
-from determinism.trace.batches import NAMES_SCHEMA, WRITE_OPTIONS, batch_from_names
-from determinism.trace.chunks import Names
-from determinism.trace.reader import ProcessTrace
+from determinism.trace.chunks import NAMES_SCHEMA, WRITE_OPTIONS, Names, batch_from_names
+from determinism.trace.process import ProcessTrace
+from determinism.trace.reader import StoredProcess
 from determinism.trace.schema import NAMES_FILE, PROCESS_FILE, Table
 from determinism.trace.stream import read_table
 from determinism.trace.writer import ProcessWriter
@@ -80,7 +80,7 @@ def process_with(folder: Path, name: str, semantics: OpSemantics) -> ProcessTrac
     writer = ProcessWriter(folder, description={"level": "op"})
     writer.append((0, 0, 2, 0, writer.op(name, semantics), -1, -1, -1, -1, -1))
     writer.close()
-    return ProcessTrace(folder)
+    return StoredProcess(folder)
 
 
 @pytest.mark.parametrize("name", ["mine::moves", "aten::clone"])
@@ -104,7 +104,7 @@ def test_of_the_first_format_names_tell(tmp_path: Path) -> None:
     process_with(tmp_path / "main", "aten::clone", OpSemantics.NONE)
     as_format(tmp_path / "main", 1)
 
-    assert ProcessTrace(tmp_path / "main").names.ops_that(OpSemantics.COPIES) == [0]
+    assert StoredProcess(tmp_path / "main").names.ops_that(OpSemantics.COPIES) == [0]
 
 
 def test_a_trace_that_lacks_what_an_op_does_is_damaged(tmp_path: Path) -> None:

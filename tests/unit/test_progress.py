@@ -11,7 +11,8 @@ import pytest
 from determinism.cli.ending import ProgressLine, _reading_texts, say
 from determinism.frameworks import progress
 from determinism.frameworks.progress import Progress, ThreadProgress
-from determinism.trace.reader import ReadSoFar, recorded_records
+from determinism.trace.process import ReadSoFar
+from determinism.trace.reader import recorded_records
 from determinism.types import Phase
 
 

@@ -11,12 +11,11 @@ import jsonschema
 import pytest
 
 from determinism.batch.diagnose import CureSearch, Trial, is_cured
+from determinism.comparison.divergence import Diagnosis, Fix
 from determinism.comparison.result import (
     BatchFindings,
     BatchKind,
     Comparison,
-    Diagnosis,
-    Fix,
     Recorded,
     RowDifference,
     TrainingModule,

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from determinism.comparison.result import Cause, Comparison, Experiment, Fix, Status
+from determinism.comparison.divergence import Cause, Experiment, Fix, Status
+from determinism.comparison.result import Comparison
 from determinism.trace.schema import Frame
 from tests.builders import make_different
 from tests.rendered import lines_of, text_of

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from determinism.cli.ending import Reports, conclude
-from determinism.comparison.result import Fix
-from determinism.comparison.run_facts import FileChange, Leftover
+from determinism.comparison.divergence import Fix
+from determinism.comparison.result import FileChange, Leftover
 from determinism.report.document import document
 from tests.builders import make_comparison, make_different, make_frame
 from tests.rendered import lines_of, text_of

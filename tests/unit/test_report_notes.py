@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from determinism.comparison.result import BlindSpot, DeadDifference, Trouble
+from determinism.comparison.divergence import DeadDifference
+from determinism.comparison.result import BlindSpot, Trouble
 from determinism.types import Kind, Verdict
 from tests.builders import (
     make_comparison,

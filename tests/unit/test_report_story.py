@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from determinism.comparison.result import BlindSpot, Diagnosis, Fix, Visible
+from determinism.comparison.divergence import Diagnosis, Fix, Visible
+from determinism.comparison.result import BlindSpot
 from determinism.report.document import document
 from determinism.types import Kind
 from tests.builders import (

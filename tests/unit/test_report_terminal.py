@@ -9,7 +9,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from determinism.comparison.result import BlindSpot, Cause, Fix, Recorded, Status
+from determinism.comparison.divergence import Cause, Fix, Status
+from determinism.comparison.result import BlindSpot, Recorded
 from determinism.report.document import document
 from determinism.report.terminal import render
 from tests.builders import (

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from determinism.comparison.result import Likeness, Parting, ValuesApart, ValueStep
+from determinism.comparison.divergence import Likeness
+from determinism.comparison.result import Parting, ValuesApart, ValueStep
 from determinism.report.document import document
 from determinism.report.html import page
 from determinism.types import Kind

@@ -8,7 +8,8 @@ from typing import cast
 
 import pytest
 
-from determinism.comparison.result import Comparison, Diagnosis, Missing, Recorded, ResumeFindings, Trouble
+from determinism.comparison.divergence import Diagnosis
+from determinism.comparison.result import Comparison, Missing, Recorded, ResumeFindings, Trouble
 from determinism.diagnose.checkpoints import PARTS, fix
 from determinism.report.document import document
 from determinism.report.story import missing_entries

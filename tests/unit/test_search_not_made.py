@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from determinism.comparison.result import Cause, Comparison, Diagnosis, Fix, Status, Visible
+from determinism.comparison.divergence import Cause, Diagnosis, Fix, Status, Visible
+from determinism.comparison.result import Comparison
 from determinism.launch.further_runs import EvidenceRuns, ShortRuns, early_runs, short_runs, why_not_searched
 from determinism.launch.runs import CheckRequest
 from tests.builders import make_different, make_divergence, make_recorded, make_run

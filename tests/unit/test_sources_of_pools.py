@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from determinism.diagnose.sources import Source, differing_sources
-from determinism.probes.notes import FIRST_NOTED
+from determinism.run_spec import FIRST_NOTED
 
 Noted = Mapping[str, Sequence[str | None]]
 """Values by key of the process."""

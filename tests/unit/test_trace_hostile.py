@@ -15,11 +15,10 @@ import pytest
 
 from determinism.errors import TraceError
 from determinism.trace import schema
-from determinism.trace.batches import NAMES_SCHEMA, RECORD_SCHEMA, WRITE_OPTIONS
-from determinism.trace.chunks import Names
+from determinism.trace.chunks import NAMES_SCHEMA, RECORD_SCHEMA, WRITE_OPTIONS, Names
 from determinism.trace.files import MOST_DOCUMENT_BYTES, open_plain, read_document, read_plain, read_tensors
 from determinism.trace.kept_values import ValuesReader, read_numbers
-from determinism.trace.reader import ProcessTrace
+from determinism.trace.reader import StoredProcess
 from determinism.trace.row_calls import read_row_calls
 from determinism.trace.spool import HEADER, HEADER_BYTES, MAGIC, SPOOL_VERSION, read_progress, read_spool
 from determinism.trace.stream import MOST_ROWS, BatchStream, name_rows
@@ -260,7 +259,7 @@ def test_records_beyond_what_the_process_says_are_not_read_on_and_on(tmp_path: P
     folder = tmp_path / "trace" / schema.PROCESSES_FOLDER / "main"
     file = folder / schema.PROCESS_FILE
     file.write_text(file.read_text().replace('"records": 21', '"records": 5'))
-    process = ProcessTrace(folder)
+    process = StoredProcess(folder)
 
     assert sum(chunk.rows for chunk in process.chunks()) < 10
     assert process.truncated

@@ -8,7 +8,7 @@ from pathlib import Path
 from determinism.op_semantics import OpSemantics
 from determinism.trace.files import create_trace
 from determinism.trace.opening import snapshot_live_trace
-from determinism.trace.reader import ProcessTrace
+from determinism.trace.reader import StoredProcess
 from determinism.trace.schema import Table
 from determinism.trace.writer import ProcessWriter
 
@@ -32,7 +32,7 @@ class Running:
 
 def ops(picture: Path) -> list[str]:
     """The op of each record."""
-    process = ProcessTrace(picture)
+    process = StoredProcess(picture)
     names = process.names.texts(Table.OP)
     return [names[op] for chunk in process.chunks() for op in chunk.columns["op"].tolist()]
 

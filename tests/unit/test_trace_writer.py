@@ -12,10 +12,10 @@ import pytest
 
 from determinism.comparison.runs import compare
 from determinism.op_semantics import OpSemantics
-from determinism.trace.batches import batch_from_names, readable_parts
+from determinism.trace.chunks import batch_from_names, readable_parts
 from determinism.trace.files import create_trace, write_manifest
 from determinism.trace.opening import open_trace
-from determinism.trace.reader import ProcessTrace
+from determinism.trace.process import ProcessTrace
 from determinism.trace.schema import Table
 from determinism.trace.spool import Spool
 from determinism.trace.writer import NamesWriter, ProcessWriter, RecordsWriter

@@ -6,14 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, islice
 
+from determinism.comparison.divergence import Divergence, OutputDifference
 from determinism.comparison.recorded import recorded_by, summary_of
 from determinism.comparison.records import entry_of
 from determinism.comparison.result import (
     BatchFindings,
     BatchKind,
     Comparison,
-    Divergence,
-    OutputDifference,
     Recorded,
     RowDifference,
     TrainingModule,
@@ -22,7 +21,7 @@ from determinism.comparison.result import (
 )
 from determinism.digest import digest_many, digest_text
 from determinism.op_semantics import OpSemantics
-from determinism.trace.reader import ProcessTrace, Trace
+from determinism.trace.process import ProcessTrace, Trace
 from determinism.trace.row_calls import SeenCall, SeenTensor, read_row_calls
 from determinism.trace.schema import NONE, Frame, Table
 from determinism.types import Kind, Stream, Verdict

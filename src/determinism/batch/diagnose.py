@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from determinism.comparison.result import BatchKind, Cause, Comparison, Experiment, Fix, Status
+from determinism.comparison.divergence import Cause, Experiment, Fix, Status
+from determinism.comparison.result import BatchKind, Comparison
 from determinism.op_semantics import framework_of
 from determinism.types import Verdict
 

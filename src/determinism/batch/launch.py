@@ -9,8 +9,7 @@ from pathlib import Path
 
 from determinism.batch.compare import compare_batches
 from determinism.batch.diagnose import CureSearch, Trial, is_cured
-from determinism.comparison.result import Comparison
-from determinism.comparison.run_facts import RunSummary
+from determinism.comparison.result import Comparison, RunSummary
 from determinism.errors import DeterminismError, LaunchError, UsageError, exit_phrase
 from determinism.launch.interpreter import check_interpreter
 from determinism.launch.io import OutputFolder, StandardInput
@@ -19,7 +18,7 @@ from determinism.launch.record import RunResult, Unfinished, record_program, req
 from determinism.launch.runs import broken_off, may_run_further, without_traces
 from determinism.run_spec import RunSpec
 from determinism.trace.opening import open_trace
-from determinism.trace.reader import Trace
+from determinism.trace.process import Trace
 from determinism.types import Verdict
 
 # What is to be run with batches of different sizes.

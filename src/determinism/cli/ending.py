@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from determinism.cli.options import Reports, defect
-from determinism.comparison.result import Comparison, Recorded, Trouble
-from determinism.comparison.run_facts import RunSummary
+from determinism.comparison.result import Comparison, Recorded, RunSummary, Trouble
 from determinism.errors import DeterminismError, LaunchError, legible
 from determinism.launch.io import ends_within_line
 from determinism.launch.program import INTERRUPTED, Interrupted, ProgressCallback
@@ -440,7 +439,7 @@ class ProgressLine:
 
     def _show_reading(self) -> None:
         """Show how far a comparison is, while no run tells its progress."""
-        from determinism.trace.reader import ReadSoFar
+        from determinism.trace.process import ReadSoFar
 
         read_before, began = ReadSoFar.records, 0.0
         while not self._ended.wait(_LOOK_SECONDS):

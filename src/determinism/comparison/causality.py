@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from determinism.comparison.divergence import DeadDifference, Divergence
 from determinism.comparison.kind import (
     Threads,
     as_other_batch,
@@ -25,8 +26,7 @@ from determinism.comparison.kind import (
 )
 from determinism.comparison.processes import ProcessComparison
 from determinism.comparison.records import NOTHING, DigestSearch, Received, gives_unwritten
-from determinism.comparison.result import DeadDifference, Divergence
-from determinism.trace.reader import ProcessTrace
+from determinism.trace.process import ProcessTrace
 from determinism.trace.schema import Frame
 from determinism.types import Kind, Role, Stream
 

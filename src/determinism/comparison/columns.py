@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from determinism.comparison.result import MOST_ENTRIES, StepSpan
+from determinism.comparison.divergence import MOST_ENTRIES, StepSpan
 from determinism.trace.chunks import Array, Children, Chunk, Names
 from determinism.trace.schema import INPUT_PATHS, Frame, Table
 from determinism.types import Role

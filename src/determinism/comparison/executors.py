@@ -16,7 +16,8 @@ from determinism.comparison.ordered import compare_processes, up_to_common_step
 from determinism.comparison.processes import ComparePairs, ProcessComparison, ProcessPair, compare_none
 from determinism.errors import LaunchError, UsageError
 from determinism.trace.opening import name_of, trace_folder
-from determinism.trace.reader import ProcessTrace, ReadSoFar
+from determinism.trace.process import ProcessTrace, ReadSoFar
+from determinism.trace.reader import StoredProcess
 from determinism.types import Kind
 
 MOST_ATTEMPTS = 3
@@ -36,7 +37,7 @@ class _Side:
     from_step: int | None
 
     def opened(self) -> ProcessTrace:
-        process = ProcessTrace(trace_folder(self.folder), description=self.description, from_step=self.from_step)
+        process = StoredProcess(trace_folder(self.folder), description=self.description, from_step=self.from_step)
         process.key = self.key
         return process
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from determinism.comparison.columns import Canonical, producers
 from determinism.trace.chunks import Array, Children, Chunk
-from determinism.trace.reader import ProcessTrace, Trace
+from determinism.trace.process import ProcessTrace, Trace
 from determinism.trace.schema import family
 from determinism.types import Access, Role, Stream
 

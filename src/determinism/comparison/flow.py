@@ -31,7 +31,7 @@ from determinism.comparison.records import (
     overlap,
 )
 from determinism.op_semantics import OpSemantics
-from determinism.trace.reader import ProcessTrace
+from determinism.trace.process import ProcessTrace
 from determinism.trace.schema import END_OP, LOAD_OP, Layout
 from determinism.types import Access, Role
 

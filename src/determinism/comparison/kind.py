@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from determinism.comparison.columns import Group, held_by_position
+from determinism.comparison.divergence import DeadDifference, Divergence, InputDifference, OutputDifference
 from determinism.comparison.records import DigestSearch, Entry, Received, Root, entry_of, only_moves
-from determinism.comparison.result import DeadDifference, Divergence, InputDifference, OutputDifference
 from determinism.op_semantics import OpSemantics
 from determinism.trace.chunks import Array, Chunk, pick
-from determinism.trace.reader import ProcessTrace
+from determinism.trace.process import ProcessTrace
 from determinism.trace.schema import MOST_OVERLAPS, Frame, Layout, Table
 from determinism.trace.views import JoinedStreams
 from determinism.types import Kind, Level, Phase, Role

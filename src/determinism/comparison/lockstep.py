@@ -29,8 +29,8 @@ from determinism.comparison.columns import (
     repaired,
     same_structure,
 )
-from determinism.trace.chunks import Array, Chunk, RecordReader, cut
-from determinism.trace.reader import Decoder, ProcessTrace
+from determinism.trace.chunks import Array, Chunk, Decoder, RecordReader, cut
+from determinism.trace.process import ProcessTrace
 from determinism.types import Role
 
 # A step's records of both runs, paired: what following differences works on.

@@ -8,20 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from determinism.comparison.columns import Canonical
+from determinism.comparison.divergence import Dataflow, Divergence, FlowEdge, FlowNode, FlowOutput
 from determinism.comparison.flow import Flow
 from determinism.comparison.kind import as_race, dead_difference, describe, of_collective, of_kernel
 from determinism.comparison.lockstep import Lockstep
 from determinism.comparison.processes import SORTS, ProcessComparison, VisibleDifferences
 from determinism.comparison.records import Entry, Pair, Received, Root, entry_of, outputs_with, received_by
-from determinism.comparison.result import (
-    Dataflow,
-    Divergence,
-    FlowEdge,
-    FlowNode,
-    FlowOutput,
-)
 from determinism.trace.chunks import Chunk
-from determinism.trace.reader import ProcessTrace
+from determinism.trace.process import ProcessTrace
 from determinism.types import Kind, Level, Phase, Role
 
 # The dataflow around the first divergence: what it read, and what read it, a few records up and down.

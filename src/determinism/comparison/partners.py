@@ -34,7 +34,7 @@ from determinism.comparison.fingerprints import (
 from determinism.comparison.records import Aspects, Entry, Pair, Root, entry_of
 from determinism.trace.chunks import Array, Chunk, cut, pick
 from determinism.trace.chunks import join as joined
-from determinism.trace.reader import ProcessTrace, Trace
+from determinism.trace.process import ProcessTrace, Trace
 from determinism.trace.views import JoinedStreams
 from determinism.types import Access
 

@@ -12,11 +12,11 @@ from typing import Protocol
 import numpy as np
 
 from determinism.comparison.columns import Group, StepCounts, held_by_position
+from determinism.comparison.divergence import Dataflow, DeadDifference, Divergence, Visible
 from determinism.comparison.records import NOTHING, Pair, Received
-from determinism.comparison.result import Dataflow, DeadDifference, Divergence, Visible
 from determinism.op_semantics import OpSemantics
 from determinism.trace.chunks import Chunk, Names
-from determinism.trace.reader import ProcessTrace
+from determinism.trace.process import ProcessTrace
 from determinism.trace.schema import RESULTS_OP, Frame, Table
 from determinism.types import NO_DIGEST, Role, Stream
 

@@ -10,16 +10,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from determinism.comparison.divergence import Divergence
 from determinism.comparison.fingerprints import stream_of
 from determinism.comparison.processes import ProcessPair
-from determinism.comparison.result import BlindSpot, Comparison, Divergence, Recorded, Trouble
-from determinism.comparison.run_facts import Narrowing, RunSummary
+from determinism.comparison.result import BlindSpot, Comparison, Narrowing, Recorded, RunSummary, Trouble
 from determinism.environment import EnvironmentDifference, weight_of
 from determinism.errors import UsageError
 from determinism.op_semantics import Op, OpSemantics
 from determinism.trace.ledger import LedgerParting, earliest, first_parting, has_ledger, read_ledger
 from determinism.trace.opening import name_of, part_names
-from determinism.trace.reader import ProcessTrace, Trace
+from determinism.trace.process import ProcessTrace, Trace
 from determinism.trace.schema import END_OP, INTERRUPT, STEP_OP, STOPPED_BY_US, Table
 from determinism.types import Level, Stream, Verdict
 

@@ -22,7 +22,7 @@ from determinism.comparison.columns import (
 )
 from determinism.op_semantics import Op, OpSemantics
 from determinism.trace.chunks import Array, Chunk
-from determinism.trace.reader import ProcessTrace
+from determinism.trace.process import ProcessTrace
 from determinism.trace.schema import INPUT_PATHS, Layout, Table
 from determinism.types import Access, Role
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from determinism.comparison.causality import Explained, Found
 from determinism.comparison.columns import StepCounts
+from determinism.comparison.divergence import MOST_ENTRIES, Divergence, Loss, StepHistory
 from determinism.comparison.fingerprints import Streams, ordered, sharing_work, unordered
 from determinism.comparison.ordered import compare_processes, up_to_common_step
 from determinism.comparison.partners import pair_siblings
@@ -33,20 +34,13 @@ from determinism.comparison.recorded import (
     troubles,
 )
 from determinism.comparison.records import DigestSearch, Pair
-from determinism.comparison.result import (
-    MOST_ENTRIES,
-    Comparison,
-    Divergence,
-    Loss,
-    StepHistory,
-    Trouble,
-)
+from determinism.comparison.result import Comparison, Trouble
 from determinism.comparison.unordered import Surroundings, compare_unordered
 from determinism.comparison.values import with_values
 from determinism.errors import UsageError, exit_phrase
 from determinism.op_semantics import Op, OpSemantics, may_be_dropout
 from determinism.trace.opening import open_trace
-from determinism.trace.reader import ProcessTrace, Trace
+from determinism.trace.process import ProcessTrace, Trace
 from determinism.trace.schema import END_OP, STEP_OP, STOPPED_BY_US, Meaning, Table
 from determinism.types import Kind, Level, Phase, Verdict
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from determinism.comparison.result import ValueExample
+from determinism.comparison.divergence import ValueExample
 from determinism.trace.files import BYTES, StoredTensor
 
 MOST_EXAMPLES = 3

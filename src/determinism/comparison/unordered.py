@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from determinism.comparison.columns import Canonical, producers
+from determinism.comparison.divergence import Divergence
 from determinism.comparison.fingerprints import Streams, reported_process
 from determinism.comparison.flow import Flow
 from determinism.comparison.kind import Threads, as_changed_by_threads, dead_difference, describe, line_of
@@ -24,9 +25,8 @@ from determinism.comparison.records import (
     outputs_with,
     received_by,
 )
-from determinism.comparison.result import Divergence
 from determinism.trace.chunks import Array, Chunk
-from determinism.trace.reader import ProcessTrace
+from determinism.trace.process import ProcessTrace
 from determinism.trace.views import JoinedStreams
 from determinism.types import Access, Kind, Level, Role, Stream
 

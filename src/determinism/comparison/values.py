@@ -11,23 +11,14 @@ from typing import NamedTuple
 import numpy as np
 
 from determinism.comparison.columns import Canonical, Group, producers
+from determinism.comparison.divergence import MOST_ENTRIES, Divergence, Likeness, OutputDifference, likeness
 from determinism.comparison.lockstep import Lockstep
-from determinism.comparison.result import (
-    MOST_ENTRIES,
-    Comparison,
-    Divergence,
-    Likeness,
-    OutputDifference,
-    Parting,
-    ValuesApart,
-    ValueStep,
-    likeness,
-)
+from determinism.comparison.result import Comparison, Parting, ValuesApart, ValueStep
 from determinism.comparison.tensors import difference
 from determinism.trace.chunks import Array, Chunk
 from determinism.trace.files import BYTES, StoredTensor
 from determinism.trace.kept_values import Place, ValuesReader, sampled_places
-from determinism.trace.reader import ProcessTrace, Trace
+from determinism.trace.process import ProcessTrace, Trace
 from determinism.trace.schema import END_OP, Layout, Table
 from determinism.types import Phase, Role, Verdict
 

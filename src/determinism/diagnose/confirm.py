@@ -14,9 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from determinism.comparison.records import entry_of
-from determinism.comparison.result import (
-    Comparison,
+from determinism.comparison.divergence import (
     Divergence,
     Evidence,
     Inside,
@@ -25,13 +23,15 @@ from determinism.comparison.result import (
     is_repeatable,
     what_op_does,
 )
+from determinism.comparison.records import entry_of
+from determinism.comparison.result import Comparison
 from determinism.comparison.tensors import difference
 from determinism.errors import TraceError
 from determinism.knowledge.entries import Device, OpVerdict, op_at
 from determinism.knowledge.query import entries_for
 from determinism.op_semantics import OpSemantics, framework_of
 from determinism.trace.files import StoredTensor, read_document, read_tensors
-from determinism.trace.reader import ProcessTrace, Trace
+from determinism.trace.process import ProcessTrace, Trace
 from determinism.trace.schema import (
     CAPTURE_FILE,
     CAPTURED_INPUTS_FILE,

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path, PurePath
 from typing import Protocol
 
-from determinism.comparison.result import Diagnosis, Divergence, Experiment, what_op_does
+from determinism.comparison.divergence import Diagnosis, Divergence, Experiment, what_op_does
 from determinism.diagnose.parsed_module import Module
 from determinism.diagnose.sources import Source, SourceSite, Unprobed
 from determinism.factors.catalog import FACTORS, Action

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path, PurePath
 
-from determinism.comparison.result import Fix
+from determinism.comparison.divergence import Fix
 from determinism.diagnose.code_changes import code_fix, keeps_other_parts, possible_uses, seed_chosen_by
 from determinism.diagnose.experiments import Hypothesis, Intervention, Trial, causes
 from determinism.diagnose.program_flow import MADE_SEEDS

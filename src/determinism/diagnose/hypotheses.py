@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from determinism.comparison.result import Comparison, Divergence, Status, is_repeatable, what_op_does
-from determinism.comparison.run_facts import FileChange, Leftover
+from determinism.comparison.divergence import Divergence, Status, is_repeatable, what_op_does
+from determinism.comparison.result import Comparison, FileChange, Leftover
 from determinism.diagnose.code_changes import code_fix, is_of_seed, source_of
 from determinism.diagnose.experiments import Hypothesis, Intervention, Trial, calls_of, sites_of, stages_at_fault
 from determinism.diagnose.parsed_module import given_to
@@ -33,7 +33,7 @@ from determinism.knowledge.entries import op_at
 from determinism.knowledge.query import entries_for
 from determinism.op_semantics import OpSemantics, framework_of
 from determinism.run_spec import FixedSource
-from determinism.trace.reader import Trace
+from determinism.trace.process import Trace
 from determinism.trace.schema import STEP_OP, Frame
 from determinism.types import Kind
 

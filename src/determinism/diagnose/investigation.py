@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from determinism.comparison.result import Cause, Comparison, Diagnosis, Divergence, Experiment, Fix, Status
+from determinism.comparison.divergence import Cause, Diagnosis, Divergence, Experiment, Fix, Status
+from determinism.comparison.result import Comparison
 from determinism.compile_caches import COMPILE_CACHES, FACT
 from determinism.diagnose.experiments import (
     MOST_RUNS,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from determinism.comparison.result import Divergence
+from determinism.comparison.divergence import Divergence
 from determinism.diagnose.parsed_module import (
     FILLING,
     Function,
@@ -32,7 +32,7 @@ from determinism.diagnose.parsed_module import (
     within,
 )
 from determinism.probes.rewrite import IGNORES_ORDER
-from determinism.trace.reader import Trace
+from determinism.trace.process import Trace
 from determinism.trace.schema import Frame, Table
 
 _MOST_LOOKED_AT = 3000

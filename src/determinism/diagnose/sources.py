@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from determinism.probes.notes import FIRST_NOTED
-from determinism.run_spec import NOTES_SUFFIX
+from determinism.run_spec import FIRST_NOTED, NOTES_SUFFIX
 from determinism.trace.schema import Frame, family
 
 # Reads what the processes of one run noted of the sources that they used.

@@ -36,7 +36,7 @@ from determinism.launch.record import record_program, require_recorded
 from determinism.run_spec import RunSpec
 from determinism.trace.chunks import Chunk
 from determinism.trace.opening import open_trace
-from determinism.trace.reader import ProcessTrace, Trace
+from determinism.trace.process import ProcessTrace, Trace
 from determinism.trace.schema import NONE, STEP_OP, Table
 from determinism.types import NO_DIGEST, Level, Role, Stream, Verdict
 

@@ -17,7 +17,7 @@ from determinism.environment import Part, part_of
 from determinism.errors import TraceError, UsageError
 from determinism.trace.chunks import Chunk
 from determinism.trace.ledger import GROUPS, form_text, group_digest, has_ledger, read_ledger, value_line
-from determinism.trace.reader import ProcessTrace, Trace
+from determinism.trace.process import ProcessTrace, Trace
 from determinism.trace.schema import END_OP, Meaning, Table
 from determinism.types import Level, Role, Stream
 

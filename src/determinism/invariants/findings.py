@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from determinism.comparison.result import Recorded
-from determinism.comparison.run_facts import RunSummary
+from determinism.comparison.result import Recorded, RunSummary
 from determinism.report.entries import Entry, Section, counted, line_of, listed, path_text, short_op, site_entry
-from determinism.trace.reader import ProcessTrace, Trace
+from determinism.trace.process import ProcessTrace, Trace
 from determinism.trace.schema import Frame
 from determinism.types import Stream, Verdict
 

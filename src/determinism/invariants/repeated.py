@@ -24,7 +24,7 @@ from determinism.invariants.findings import (
 )
 from determinism.op_semantics import Op, OpSemantics
 from determinism.trace.chunks import Chunk
-from determinism.trace.reader import ProcessTrace, Trace
+from determinism.trace.process import ProcessTrace, Trace
 from determinism.trace.schema import (
     CALLED_OP,
     CHECKPOINTED_OP,

@@ -25,7 +25,7 @@ from determinism.invariants.findings import (
 )
 from determinism.op_semantics import OpSemantics
 from determinism.trace.chunks import Chunk
-from determinism.trace.reader import ProcessTrace, Trace
+from determinism.trace.process import ProcessTrace, Trace
 from determinism.trace.schema import CALLED_OP, DIVIDED_OP, REPLICATED_OP, STEP_OP, Frame, Table
 from determinism.types import NO_DIGEST, Role
 

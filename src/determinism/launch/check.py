@@ -17,8 +17,7 @@ from typing import Self
 
 from determinism.comparison.fingerprints import ordered
 from determinism.comparison.records import read_unwritten
-from determinism.comparison.result import Comparison
-from determinism.comparison.run_facts import RunSummary
+from determinism.comparison.result import Comparison, RunSummary
 from determinism.comparison.runs import compare_runs
 from determinism.diagnose.confirm import executions
 from determinism.diagnose.experiments import (
@@ -74,7 +73,7 @@ from determinism.lint.run import LintedCandidates, foreseen, timed_rules
 from determinism.run_spec import RunSpec
 from determinism.trace.files import make_private_folder
 from determinism.trace.opening import open_trace
-from determinism.trace.reader import Trace
+from determinism.trace.process import Trace
 from determinism.trace.schema import FAIL_FAST, TIME_LIMIT, Frame
 from determinism.types import Kind, Verdict
 

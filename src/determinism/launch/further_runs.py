@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+from determinism.comparison.divergence import Diagnosis, Divergence, Evidence, Status
 from determinism.comparison.ordered import compare_processes, up_to_common_step
 from determinism.comparison.partners import alone
-from determinism.comparison.result import Comparison, Diagnosis, Divergence, Evidence, Status
+from determinism.comparison.result import Comparison
 from determinism.diagnose.confirm import (
     MOST_BYTES,
     REPEATS,
@@ -45,7 +46,8 @@ from determinism.launch.runs import (
 from determinism.redaction import redacted
 from determinism.trace.files import make_private_folder
 from determinism.trace.opening import snapshot_live_trace
-from determinism.trace.reader import ProcessTrace, Trace
+from determinism.trace.process import Trace
+from determinism.trace.reader import StoredProcess
 from determinism.trace.schema import CAPTURED_INPUTS_FILE, CAPTURED_OUTPUTS_FILE, FAIL_FAST, PROCESSES_FOLDER
 
 # How long further runs take, and what is said where none are made.
@@ -515,7 +517,7 @@ class FailFast:
             if self._ended.is_set() or not snapshot_live_trace(self._folder / PROCESSES_FOLDER / key, picture):
                 return False
             # Of its own: the first run is read elsewhere too.
-            whole = up_to_common_step(ProcessTrace(self._first[key].folder), ProcessTrace(picture))
+            whole = up_to_common_step(StoredProcess(self._first[key].folder), StoredProcess(picture))
             return whole is not None and compare_processes(*whole).divergence is not None
         except (TraceError, OSError):
             # It ends or begins just now; the comparison after its end says what is wrong with it.

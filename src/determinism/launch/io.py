@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, ClassVar, Self
 
-from determinism.comparison.run_facts import PrintedDifference
+from determinism.comparison.divergence import PrintedDifference
 from determinism.errors import LaunchError, TraceError
 from determinism.trace.files import make_private_folder
 

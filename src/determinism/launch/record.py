@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,18 +30,11 @@ from determinism.trace.schema import MANIFEST_FILE, PROCESS_FILE, PROCESSES_FOLD
 
 
 @dataclass(frozen=True)
-class RunResult:
-    """How a recorded run ended."""
+class RunResult(ProgramExit):
+    """How a recorded run ended: `steps` stopped it where it made as many as were asked for, `interrupt` where the user ended it."""
 
-    exit_status: int
-    """Minus the signal's number if a signal ended it."""
-    stopped_by: str | None
-    """A signal's name, "steps" if the requested number of steps was reached, "interrupt" if the user ended it."""
-    seconds: float
-    folder: Path
+    folder: Path = field(kw_only=True)
     """The trace."""
-    waited: float = 0.0
-    """How many of the seconds it was ready to run and had no processor, as on a busy machine."""
 
 
 class Unfinished(TraceError):
@@ -129,14 +122,8 @@ def _build_native_recorder(command: Sequence[str], environ: Mapping[str, str]) -
 
 def _facts(command: Sequence[str], spec: RunSpec) -> dict[str, Any]:
     """What the manifest says from the start."""
-    return {
-        "created": time.time(),
-        "command": redacted(command),
-        "cwd": str(Path.cwd()),
-        "level": spec.level,
-        "steps": spec.steps,
-        "paranoid": spec.paranoid,
-    }
+    asked = {"level": spec.level, "steps": spec.steps, "paranoid": spec.paranoid}
+    return {"created": time.time(), "command": redacted(command), "cwd": str(Path.cwd()), **asked}
 
 
 def _run_to_its_end(folder: Path, facts: dict[str, Any], run: Callable[[], ProgramExit]) -> RunResult:
@@ -173,7 +160,7 @@ def _finish(folder: Path, facts: dict[str, Any], program_exit: ProgramExit) -> R
         write_manifest(folder, {**facts, **ending})
     except OSError as error:
         raise Unfinished(folder, error, program_exit) from None
-    return RunResult(program_exit.exit_status, stopped_by, program_exit.seconds, folder, program_exit.waited)
+    return RunResult(**{**vars(program_exit), "stopped_by": stopped_by}, folder=folder)
 
 
 def _descriptions(folder: Path) -> dict[str, dict[str, Any]]:

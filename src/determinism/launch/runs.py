@@ -17,8 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from determinism.comparison.result import Comparison
-from determinism.comparison.run_facts import FileChange, Leftover, RunSummary
+from determinism.comparison.result import Comparison, FileChange, Leftover, RunSummary
 from determinism.compile_caches import compile_cache_of
 from determinism.diagnose.experiments import Intervention
 from determinism.errors import LaunchError, UsageError, exit_phrase
@@ -30,7 +29,7 @@ from determinism.redaction import redacted_text
 from determinism.run_spec import FactorRequest, ProbeRequest, RunSpec
 from determinism.trace.files import make_private_folder, private
 from determinism.trace.opening import open_trace
-from determinism.trace.reader import Trace
+from determinism.trace.process import Trace
 from determinism.trace.schema import MANIFEST_FILE, Frame
 
 # What is to be checked, and how.

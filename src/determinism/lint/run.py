@@ -28,7 +28,7 @@ from determinism.diagnose.program_flow import Program, recorded_lines
 from determinism.errors import UsageError
 from determinism.lint import frameworks, memory, order, outside, seeding
 from determinism.lint.findings import Finding, Severity, Text, rules
-from determinism.trace.reader import Trace
+from determinism.trace.process import Trace
 
 _SUPPRESSION = re.compile(r"#\s*determinism:\s*ignore(?:\[([^\]]*)\])?")
 _LEFT_OUT = frozenset(

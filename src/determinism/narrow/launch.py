@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from determinism.comparison.result import Comparison
-from determinism.comparison.run_facts import Narrowing, RunSummary, Window
+from determinism.comparison.result import Comparison, Narrowing, RunSummary, Window
 from determinism.comparison.runs import compare_runs
 from determinism.errors import DeterminismError, LaunchError, TraceError, UsageError, exit_phrase
 from determinism.launch.further_runs import default_budget
@@ -46,7 +45,7 @@ from determinism.trace.ledger import (
     read_ledger,
 )
 from determinism.trace.opening import open_trace
-from determinism.trace.reader import Trace
+from determinism.trace.process import Trace
 from determinism.types import Level, Verdict
 
 STEPS_BEFORE = 2

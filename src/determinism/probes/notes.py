@@ -18,13 +18,11 @@ from determinism.digest import digest_text
 from determinism.probes.rewrite import parsed
 from determinism.process_name import own_name
 from determinism.redaction import redacted
-from determinism.run_spec import NOTES_SUFFIX
+from determinism.run_spec import FIRST_NOTED, NOTES_SUFFIX
 
 PARENT_VARIABLE = "DETERMINISM_PROBES_PROCESS"
 """Environment variable through which a process tells its children its key."""
 
-FIRST_NOTED = 64
-"""Uses of a source at one place that are all noted; of later ones those whose number is a power of two."""
 _MOST_NOTES = 100_000
 _MOST_SHOWN = 160
 

@@ -12,21 +12,16 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-from determinism.comparison.result import (
-    Comparison,
+from determinism.comparison.divergence import (
     Dataflow,
     Divergence,
     Evidence,
     FlowNode,
     InputDifference,
-    Missing,
     OutputDifference,
-    Parting,
-    Recorded,
     StepHistory,
-    ValuesApart,
 )
-from determinism.comparison.run_facts import FileChange
+from determinism.comparison.result import Comparison, FileChange, Missing, Parting, Recorded, ValuesApart
 from determinism.environment import Part, part_of
 from determinism.errors import UsageError
 from determinism.redaction import redacted, redacted_code

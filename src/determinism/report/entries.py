@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import PurePath
 from typing import Any
 
-from determinism.comparison.result import Cause, Divergence, Fix
+from determinism.comparison.divergence import Cause, Divergence, Fix
 from determinism.errors import exit_phrase
 from determinism.trace.schema import STEP_OP, Frame
 from determinism.types import Kind, Level

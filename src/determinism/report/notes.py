@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
-from determinism.comparison.result import Comparison, DeadDifference, Fix
-from determinism.comparison.run_facts import FileChange, Leftover, RunSummary
+from determinism.comparison.divergence import DeadDifference, Fix
+from determinism.comparison.result import Comparison, FileChange, Leftover, RunSummary
 from determinism.environment import EnvironmentDifference, Part, part_of, stack_differences
 from determinism.errors import exit_phrase
 from determinism.report.entries import (

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from determinism.comparison.result import BatchFindings, BatchKind, Comparison, Divergence, Fix, size_pair
-from determinism.comparison.run_facts import Narrowing, Window
+from determinism.comparison.divergence import Divergence, Fix
+from determinism.comparison.result import BatchFindings, BatchKind, Comparison, Narrowing, Window, size_pair
 from determinism.report.entries import Entry, Section, counted, fix_document, frame_text, listed, prose
 from determinism.types import Verdict
 

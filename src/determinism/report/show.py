@@ -19,7 +19,7 @@ from determinism.redaction import redacted
 from determinism.report.entries import counted, frame_text, stop_phrase
 from determinism.trace.files import stored_bytes
 from determinism.trace.opening import name_of, part_names
-from determinism.trace.reader import ProcessTrace, Trace
+from determinism.trace.process import ProcessTrace, Trace
 from determinism.trace.schema import INTERRUPT, Table
 from determinism.types import NO_DIGEST, Phase, Role
 

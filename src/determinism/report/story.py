@@ -7,19 +7,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from determinism.comparison.result import (
-    Comparison,
+from determinism.comparison.divergence import (
     Divergence,
     Evidence,
     InputDifference,
     Likeness,
-    Missing,
     OutputDifference,
-    Parting,
-    ValuesApart,
     is_repeatable,
     what_op_does,
 )
+from determinism.comparison.result import Comparison, Missing, Parting, ValuesApart
 from determinism.diagnose.checkpoints import PARTS
 from determinism.environment import stack_differences
 from determinism.op_semantics import OpSemantics

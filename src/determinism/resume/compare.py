@@ -24,7 +24,7 @@ from determinism.comparison.result import Comparison, ResumeFindings, Trouble
 from determinism.op_semantics import OpSemantics
 from determinism.resume.observed import ResumedProcess, of_step
 from determinism.trace.chunks import Array, Chunk, pick
-from determinism.trace.reader import ProcessTrace, Trace
+from determinism.trace.process import ProcessTrace, Trace
 from determinism.trace.schema import LOAD_OP, RESULTS_OP, Table
 from determinism.trace.views import TraceSuffix
 from determinism.types import Kind, Phase, Role, Verdict

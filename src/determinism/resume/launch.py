@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from determinism.comparison.result import Comparison, Fix, Missing, ResumeFindings
-from determinism.comparison.run_facts import RunSummary
+from determinism.comparison.divergence import Fix
+from determinism.comparison.result import Comparison, Missing, ResumeFindings, RunSummary
 from determinism.diagnose.checkpoints import PARTS
 from determinism.errors import DeterminismError, LaunchError, UsageError, exit_phrase
 from determinism.launch.io import OutputFolder, StandardInput
@@ -26,7 +26,7 @@ from determinism.resume.unsaved import unsaved
 from determinism.run_spec import RunSpec
 from determinism.trace.files import make_private_folder
 from determinism.trace.opening import open_trace
-from determinism.trace.reader import Trace
+from determinism.trace.process import Trace
 from determinism.types import Role, Verdict
 
 # What a resumed run lacks and can be given from outside: tried in further runs.

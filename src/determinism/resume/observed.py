@@ -13,7 +13,7 @@ from determinism.comparison.records import Entry, entry_of
 from determinism.op_semantics import OpSemantics
 from determinism.trace.chunks import Array, Chunk, cut
 from determinism.trace.chunks import join as joined
-from determinism.trace.reader import ProcessTrace
+from determinism.trace.process import ProcessTrace
 from determinism.trace.schema import END_OP, LOAD_OP, STEP_OP, Table
 from determinism.trace.views import TraceSuffix
 from determinism.types import NO_DIGEST, Role

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from determinism.comparison.divergence import Divergence
 from determinism.comparison.records import Entry, Input, entry_of
-from determinism.comparison.result import Divergence, Missing
+from determinism.comparison.result import Missing
 from determinism.diagnose.checkpoints import (
     CARRIED_ARRAYS,
     DRAWN_OTHERWISE,
@@ -39,7 +40,7 @@ from determinism.resume.observed import (
     states_at_end,
 )
 from determinism.trace.files import read_document
-from determinism.trace.reader import ProcessTrace
+from determinism.trace.process import ProcessTrace
 from determinism.trace.schema import PUT_BACK_FILE, Frame
 from determinism.types import Kind, Phase, Role
 

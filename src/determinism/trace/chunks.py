@@ -1,10 +1,14 @@
-"""Records as NumPy columns, which comparing works on, and the tables of the names in them: ops, modules, frames, stacks, arguments, layouts."""
+"""Records as batches of Arrow, whose types are defined here, and as NumPy columns, which comparing works on; and the tables of the names in
+them: ops, modules, frames, stacks, arguments, layouts.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -18,14 +22,90 @@ from determinism.op_semantics import Op, OpSemantics, semantics_from, semantics_
 from determinism.trace.schema import (
     CHILD_COLUMNS,
     FIRST_WITH_SEMANTICS,
+    FORMAT,
+    MOST_BATCH_BYTES,
     NONE,
     RECORD_COLUMNS,
     SHARED,
     VERSION,
+    Column,
     Frame,
     Layout,
     Table,
 )
+
+# Batches of Arrow, as files have them.
+
+CELL_TYPES = {"i": pa.int32(), "b": pa.int8(), "digest": pa.binary(16)}
+"""Per code of a column the type of its cells."""
+
+
+def child_type(columns: tuple[Column, ...]) -> pa.StructType:
+    """The type of one entry of a list within a record."""
+    return pa.struct([pa.field(c.name, CELL_TYPES[c.code], nullable=False) for c in columns])
+
+
+def _list_type(columns: tuple[Column, ...]) -> pa.ListType:
+    return pa.list_(pa.field("item", child_type(columns), nullable=False))
+
+
+RECORD_SCHEMA = pa.schema(
+    [pa.field(c.name, CELL_TYPES[c.code], nullable=False) for c in RECORD_COLUMNS]
+    + [pa.field(group, _list_type(columns), nullable=False) for group, columns in CHILD_COLUMNS.items()],
+    metadata={"format": FORMAT},
+)
+
+NAMES_SCHEMA = pa.schema(
+    [
+        pa.field("table", pa.int8(), nullable=False),
+        pa.field("number", pa.int32(), nullable=False),
+        pa.field("text", pa.string(), nullable=False),
+    ],
+    metadata={"format": FORMAT},
+)
+
+WRITE_OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
+
+
+def batch_from_names(rows: Sequence[tuple[int, int, str]]) -> pa.RecordBatch:
+    """Make a batch of names: table, number, text.
+
+    The arrays are made from bytes: where pandas is installed, `pyarrow.array` would import it into the program.
+    """
+    texts = [text.encode() for _, _, text in rows]
+    ends = array("i", itertools.accumulate(map(len, texts), initial=0))
+    columns = [
+        pa.Array.from_buffers(pa.int8(), len(rows), [None, pa.py_buffer(array("b", [row[0] for row in rows]))]),
+        pa.Array.from_buffers(pa.int32(), len(rows), [None, pa.py_buffer(array("i", [row[1] for row in rows]))]),
+        pa.StringArray.from_buffers(len(rows), pa.py_buffer(ends), pa.py_buffer(b"".join(texts))),
+    ]
+    return pa.record_batch(columns, schema=NAMES_SCHEMA)
+
+
+def readable_parts(batch: pa.RecordBatch, most: int = MOST_BATCH_BYTES // 2) -> Iterator[pa.RecordBatch]:
+    """A batch in parts of which a reader takes each; one row is never parted.
+
+    Args:
+        batch: Of records or names.
+        most: How many bytes a part may take.
+    """
+    if batch.nbytes <= most or batch.num_rows < 2:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from readable_parts(batch.slice(0, half), most)
+    yield from readable_parts(batch.slice(half), most)
+
+
+def written_bytes(batch: pa.RecordBatch) -> int:
+    """How many bytes a batch takes in a stream of its own."""
+    sink = pa.MockOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=WRITE_OPTIONS) as stream:
+        stream.write_batch(batch)
+    return int(sink.size())
+
+
+# Columns of NumPy, as comparing reads them.
 
 Array = np.ndarray[Any, Any]
 
@@ -199,6 +279,59 @@ class RecordReader:
         self._passed += rows
         if self._held is not None and self._passed >= self._held.rows:
             self._held = None
+
+
+# From the messages of a stream to chunks of records.
+
+
+def is_whole(batch: pa.RecordBatch) -> bool:
+    """Whether the buffers of a batch have the sizes that its lengths ask for, and nothing is missing in them."""
+    try:
+        batch.validate(full=True)
+    except pa.ArrowException:
+        return False
+    for column in batch.columns:
+        parts = [column, column.values, *column.values.flatten()] if isinstance(column, pa.ListArray) else [column]
+        if any(part.null_count for part in parts):
+            return False
+    return True
+
+
+class _Decoded(NamedTuple):
+    first: int
+    message: Any
+    chunk: Chunk | None
+
+
+class Decoder:
+    """Decodes messages; one that equals the last one in every byte gives the same chunk again.
+
+    Two runs that did the same write the same bytes, as long as their batches end at the same records. Where one decoder
+    serves both, that is half of the work, and who gets the same chunk twice need not compare what it holds.
+    """
+
+    def __init__(self) -> None:
+        self._last: _Decoded | None = None
+
+    def chunk(self, first: int, message: Any) -> Chunk | None:
+        """The records of a message; None if the message cannot be what was written.
+
+        Args:
+            first: Number of its first record.
+            message: As read from a stream, compressed.
+        """
+        last = self._last
+        if last is None or first != last.first or not message.equals(last.message):
+            last = self._last = _Decoded(first, message, _decode(first, message))
+        return last.chunk
+
+
+def _decode(first: int, message: Any) -> Chunk | None:
+    try:
+        batch = pa.ipc.read_record_batch(message, RECORD_SCHEMA)
+    except (pa.ArrowException, OSError):
+        return None
+    return chunk_from_batch(first, batch) if is_whole(batch) else None
 
 
 # Tables of names.

@@ -164,7 +164,7 @@ def _rows(path: Path, most: int) -> Iterator[tuple[Place, bytes]]:
 # Losses as numbers: digests tell whether two are equal, and a chart needs how far they are apart.
 
 _NUMBER_ROW = struct.Struct("<qqdihh")
-_DTYPE = np.dtype(
+NUMBERS_DTYPE = np.dtype(
     [
         ("record", "<i8"), ("producer", "<i8"), ("value", "<f8"), ("step", "<i4"), ("output", "<i2"), ("meaning", "<i2"),
     ]
@@ -245,6 +245,6 @@ def read_numbers(folder: Path, limit: int | None = None) -> np.ndarray[Any, Any]
     except OSError:
         content = b""
     # A row that breaks off was being written when the process was killed.
-    rows = np.frombuffer(content[: len(content) // _NUMBER_ROW.size * _NUMBER_ROW.size], dtype=_DTYPE)
+    rows = np.frombuffer(content[: len(content) // _NUMBER_ROW.size * _NUMBER_ROW.size], dtype=NUMBERS_DTYPE)
     rows = rows[(rows["step"] >= 0) & (rows["record"] >= 0)]
     return rows if limit is None else rows[rows["record"] < limit]

@@ -21,7 +21,8 @@ from typing import Any
 from determinism.errors import TraceError, UsageError
 from determinism.trace import schema
 from determinism.trace.files import make_private_folder, private, read_elsewhere
-from determinism.trace.reader import ProcessTrace, Trace, read_manifest
+from determinism.trace.process import ProcessTrace, Trace
+from determinism.trace.reader import StoredTrace, read_manifest
 from determinism.trace.spool import steady_bytes
 
 # Copies what a process has recorded so far, while it goes on, into a folder that can be read like any other trace.
@@ -168,7 +169,7 @@ def open_parts(folder: Path) -> TraceInParts:
         TraceError: A part is not ours, is damaged, or was written by a newer version, or the parts do not go together.
     """
     places = [folder / PARTS_FOLDER / name for name in part_names(folder)]
-    return TraceInParts(folder, [Trace(place, read_manifest(place)) for place in places])
+    return TraceInParts(folder, [StoredTrace(place, read_manifest(place)) for place in places])
 
 
 def _manifest_of_all(folder: Path, parts: Sequence[Trace]) -> dict[str, Any]:
@@ -211,7 +212,7 @@ def open_trace(folder: Path) -> Trace:
             "trace-foreign",
             f"{folder} has no {schema.MANIFEST_FILE}, so it is not a trace.{_traces_below(folder)}",
         )
-    return Trace(folder, read_manifest(folder))
+    return StoredTrace(folder, read_manifest(folder))
 
 
 def _traces_below(folder: Path) -> str:

@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from determinism.errors import TraceError
 from determinism.trace import schema
-from determinism.trace.batches import RECORD_SCHEMA
-from determinism.trace.chunks import Array, Chunk, Names, RecordReader, chunk_from_batch, cut
+from determinism.trace.chunks import Array, Chunk, Decoder, Names, chunk_from_batch, cut, is_whole
 from determinism.trace.files import read_document, require_plain
 from determinism.trace.kept_values import read_numbers
+from determinism.trace.process import ProcessTrace, ReadSoFar, Trace
 from determinism.trace.schema import NONE, Table
 from determinism.trace.spool import STOPS, batch_from_spool, read_spool
 from determinism.trace.stream import BatchStream, name_rows, owner_named_in
@@ -232,19 +232,6 @@ _PROCESS_RULES: dict[str, _Rule] = {
 _LARGEST = 2**31 - 1
 
 
-def is_whole(batch: pa.RecordBatch) -> bool:
-    """Whether the buffers of a batch have the sizes that its lengths ask for, and nothing is missing in them."""
-    try:
-        batch.validate(full=True)
-    except pa.ArrowException:
-        return False
-    for column in batch.columns:
-        parts = [column, column.values, *column.values.flatten()] if isinstance(column, pa.ListArray) else [column]
-        if any(part.null_count for part in parts):
-            return False
-    return True
-
-
 def is_sound(chunk: Chunk, names: Names) -> bool:
     """Whether every number in a chunk stands for something that is there."""
     return all(_lies_within(cells, low, high) for cells, low, high in _limits(chunk, names)) and _points_back(chunk)
@@ -286,53 +273,6 @@ def _points_back(chunk: Chunk) -> bool:
     return bool((distances[0] <= numbers).all() and (distances[1] <= inputs.spread(numbers)).all())
 
 
-# From the messages of a stream to chunks of records.
-
-
-class _Decoded(NamedTuple):
-    first: int
-    message: Any
-    chunk: Chunk | None
-
-
-class Decoder:
-    """Decodes messages; one that equals the last one in every byte gives the same chunk again.
-
-    Two runs that did the same write the same bytes, as long as their batches end at the same records. Where one decoder
-    serves both, that is half of the work, and who gets the same chunk twice need not compare what it holds.
-    """
-
-    def __init__(self) -> None:
-        self._last: _Decoded | None = None
-
-    def chunk(self, first: int, message: Any) -> Chunk | None:
-        """The records of a message; None if the message cannot be what was written.
-
-        Args:
-            first: Number of its first record.
-            message: As read from a stream, compressed.
-        """
-        last = self._last
-        if last is None or first != last.first or not message.equals(last.message):
-            last = self._last = _Decoded(first, message, _decode(first, message))
-        return last.chunk
-
-
-def _decode(first: int, message: Any) -> Chunk | None:
-    try:
-        batch = pa.ipc.read_record_batch(message, RECORD_SCHEMA)
-    except (pa.ArrowException, OSError):
-        return None
-    return chunk_from_batch(first, batch) if is_whole(batch) else None
-
-
-class ReadSoFar:
-    """How far this process has come in reading traces, for whoever shows progress."""
-
-    records: int = 0
-    """Records that were read, those that were read again too."""
-
-
 def recorded_records(trace: Path) -> int:
     """How many records the processes of a trace say that they wrote; 0 where nothing does.
 
@@ -348,8 +288,8 @@ def recorded_records(trace: Path) -> int:
     return count
 
 
-class ProcessTrace:
-    """The records and names of one process of a run."""
+class StoredProcess(ProcessTrace):
+    """The records and names of one process of a run, as its folder has them."""
 
     def __init__(
         self,
@@ -372,10 +312,9 @@ class ProcessTrace:
         Raises:
             TraceError: It was written by a newer version, or `process.json` cannot be read.
         """
-        self.folder = folder
-        self.key = folder.name
-        self.description = read_description(folder) if description is None else description
-        self.from_step = from_step
+        super().__init__(
+            folder, folder.name, read_description(folder) if description is None else description, from_step=from_step
+        )
         self._limit = limit
         self._firsts, self._places = array("q"), list[tuple[BatchStream, int]]()
         """Of each batch that `chunks` passed: the number of its first record, and where it lies in which file."""
@@ -383,8 +322,6 @@ class ProcessTrace:
         self._tail: Chunk | None = None
         self._num_batches = 0
         self._spool_stopped_by: str | None = None
-        self.truncated = False
-        """Whether records that were written are missing; known when `chunks` has come to its end."""
 
     @cached_property
     def _streams(self) -> list[BatchStream]:
@@ -446,21 +383,21 @@ class ProcessTrace:
 
     def give_back(self) -> None:
         """Free the memory of what was read; it is read again when it is asked for."""
-        for name in ("names", "numbers"):
-            self.__dict__.pop(name, None)
+        super().give_back()
         self._cached = None
 
-    def until(self, limit: int) -> ProcessTrace:
-        """The same process, as if it had made no more than this many records."""
-        shorter = ProcessTrace(self.folder, limit=limit, description=self.description, from_step=self.from_step)
-        shorter.key = self.key
-        return shorter
+    def until(self, limit: int | None) -> StoredProcess:
+        """The same process, read anew, as if it had made no more than this many records; None for all."""
+        return self._opened_again(self._limit if limit is None else limit, self.from_step)
 
-    def since(self, step: int) -> ProcessTrace:
-        """The same process, as if it had begun with this step."""
-        later = ProcessTrace(self.folder, limit=self._limit, description=self.description, from_step=step)
-        later.key = self.key
-        return later
+    def since(self, step: int) -> StoredProcess:
+        """The same process, read anew, as if it had begun with this step."""
+        return self._opened_again(self._limit, step)
+
+    def _opened_again(self, limit: int | None, from_step: int | None) -> StoredProcess:
+        opened = StoredProcess(self.folder, limit=limit, description=self.description, from_step=from_step)
+        opened.key = self.key
+        return opened
 
     def chunks(self, decoder: Decoder | None = None) -> Iterator[Chunk]:
         """Every record in order, in the batches they were written in.
@@ -516,17 +453,6 @@ class ProcessTrace:
             numbers["record"] -= begin
             numbers["producer"] = np.maximum(numbers["producer"] - begin, -1)
         return numbers if self.steps_by is not None else numbers[:0]
-
-    @property
-    def steps_by(self) -> str | None:
-        """What counted as a step; None before anything did."""
-        found = self.description.get("steps_by")
-        return None if found is None else str(found)
-
-    @property
-    def steps_in_turns(self) -> bool:
-        """Whether functions that train in turns counted the steps, first one and then another, as in a GAN of JAX."""
-        return self.description.get("steps_in_turns") is True
 
     @property
     def stopped_by(self) -> str | None:
@@ -647,37 +573,19 @@ class ProcessTrace:
         self._cached = self._counted(chunk)
         return self._cached
 
-    def reader(self, decoder: Decoder | None = None) -> RecordReader:
-        """Read the records from the first on, in portions of any size.
 
-        Args:
-            decoder: One that other readers use too.
-        """
-        return RecordReader(self.chunks(decoder))
-
-
-class Trace:
-    """What one run recorded."""
-
-    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
-        self.folder = folder
-        self.manifest = manifest
+class StoredTrace(Trace):
+    """What one run recorded, as its folder has it."""
 
     @cached_property
     def processes(self) -> list[ProcessTrace]:
         """The processes that recorded, by key."""
         parent = self.folder / schema.PROCESSES_FOLDER
         folders = sorted(p for p in parent.iterdir() if p.is_dir()) if parent.is_dir() else []
-        found = [ProcessTrace(folder) for folder in folders if has_begun(folder)]
+        found: list[ProcessTrace] = [StoredProcess(folder) for folder in folders if has_begun(folder)]
         for process in found:
             self._require_own(process)
         return found
-
-    @property
-    def state_every(self) -> int | None:
-        """Every how many steps its ledgers have the state of the program, where they say so."""
-        stated = (process.description.get("state_every") for process in self.processes)
-        return min((every for every in stated if isinstance(every, int) and every > 0), default=None)
 
     def _require_own(self, process: ProcessTrace) -> None:
         """Refuse files of another run or process: each names both, unless it was written before files did so.

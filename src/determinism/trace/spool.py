@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from determinism.errors import TraceError
-from determinism.trace.batches import CELL_TYPES, RECORD_SCHEMA, child_type
+from determinism.trace.chunks import CELL_TYPES, RECORD_SCHEMA, child_type
 from determinism.trace.files import open_plain, read_plain
 from determinism.trace.schema import CHILD_COLUMNS, INTERRUPT, RECORD_COLUMNS, Column
 from determinism.types import NO_DIGEST

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from determinism.errors import TraceError
-from determinism.trace.batches import NAMES_SCHEMA, RECORD_SCHEMA
+from determinism.trace.chunks import NAMES_SCHEMA, RECORD_SCHEMA
 from determinism.trace.files import FileParts, read_plain
 from determinism.trace.schema import (
     FIRST_METADATA,

@@ -1,4 +1,4 @@
-"""Parts of a process's records: from one record on, or up to one, as if it had begun or ended there."""
+"""Records seen differently: several streams as one process, and a process without its first records."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from determinism.op_semantics import Op
-from determinism.trace.chunks import Array, Children, Chunk, Names, cut
-from determinism.trace.reader import Decoder, ProcessTrace
+from determinism.trace.chunks import Array, Children, Chunk, Decoder, Names, cut
+from determinism.trace.kept_values import NUMBERS_DTYPE
+from determinism.trace.process import ProcessTrace
 from determinism.trace.schema import NONE, Table
 from determinism.types import NO_DIGEST, Phase, Role
 
@@ -66,8 +67,7 @@ class JoinedStreams(ProcessTrace):
         """
         # What to name if something is damaged: the folder that holds those of all.
         folder = streams[0].folder.parent if streams else Path()
-        super().__init__(folder, description=streams[0].description if streams else {})
-        self.key = key
+        super().__init__(folder, key, streams[0].description if streams else {})
         self.streams = streams
         self._starts = [0]
         self._latest: Chunk | None = None
@@ -89,16 +89,23 @@ class JoinedStreams(ProcessTrace):
                 self._starts.append(end)
         self.truncated = any(stream.truncated for stream in self.streams)
 
-    def until(self, limit: int) -> JoinedStreams:
-        """The same streams, as if no more than this many records had been made in all."""
+    def until(self, limit: int | None) -> JoinedStreams:
+        """The same streams, as if no more than this many records had been made in all; None for all."""
         kept = []
         for stream in self.streams:
             records, _ = stream.extent
-            kept.append(stream if records <= limit else stream.until(limit))
-            limit = max(limit - records, 0)
-        shorter = JoinedStreams(self.key, kept)
-        shorter.description = self.description
-        return shorter
+            kept.append(stream if limit is None or records <= limit else stream.until(limit))
+            limit = None if limit is None else max(limit - records, 0)
+        return self._of(kept)
+
+    def since(self, step: int) -> JoinedStreams:
+        """The same streams, as if each had begun with this step."""
+        return self._of([stream.since(step) for stream in self.streams])
+
+    def _of(self, streams: Sequence[ProcessTrace]) -> JoinedStreams:
+        joined = JoinedStreams(self.key, streams)
+        joined.description = self.description
+        return joined
 
     @cached_property
     def numbers(self) -> np.ndarray[Any, Any]:
@@ -110,7 +117,7 @@ class JoinedStreams(ProcessTrace):
                 rows[field] += np.where(rows[field] >= 0, start, 0)
             found.append(rows)
             start += stream.extent[0]
-        return np.concatenate(found) if found else super().numbers
+        return np.concatenate(found) if found else np.zeros(0, NUMBERS_DTYPE)
 
     @property
     def stopped_by(self) -> str | None:
@@ -190,7 +197,8 @@ class TraceSuffix(ProcessTrace):
         Raises:
             TraceError: The trace is damaged.
         """
-        super().__init__(process.folder)
+        super().__init__(process.folder, process.key, process.description)
+        self._whole = process.until(None)
         self.start = start
         self._steps_before = steps_before
         self._forward_until = forward_until
@@ -199,15 +207,44 @@ class TraceSuffix(ProcessTrace):
         self._without = dict(without or {})
         self._left: dict[tuple[int, int], tuple[int, bytes]] = {}
 
+    @cached_property
+    def names(self) -> Names:
+        """The tables of names, those of the first records, too."""
+        return self._whole.names
+
+    @cached_property
+    def numbers(self) -> Array:
+        """What is known of losses of the whole process, with its own numbers of records."""
+        return self._whole.numbers
+
+    @cached_property
+    def extent(self) -> tuple[int, int]:
+        """How many records and steps the whole process has."""
+        return self._whole.extent
+
+    @property
+    def stopped_by(self) -> str | None:
+        """Why recording stopped before the process ended."""
+        return self._whole.stopped_by
+
+    def until(self, limit: int | None) -> TraceSuffix:
+        """Not possible: a suffix is compared as a whole."""
+        raise NotImplementedError
+
+    def since(self, step: int) -> TraceSuffix:
+        """Not possible: a suffix is compared as a whole."""
+        raise NotImplementedError
+
     def chunks(self, decoder: Decoder | None = None) -> Iterator[Chunk]:
         """Every record in order from the first that counts."""
-        for chunk in super().chunks(decoder):
+        for chunk in self._whole.chunks(decoder):
             if chunk.first + chunk.rows > self.start:
                 yield self._seen(cut(chunk, max(self.start - chunk.first, 0), chunk.rows))
+        self.truncated = self._whole.truncated
 
     def record(self, number: int) -> tuple[Chunk, int]:
         """The chunk that holds one record and its position there; `chunks` must have passed it."""
-        chunk, row = super().record(number + self.start)
+        chunk, row = self._whole.record(number + self.start)
         before = max(self.start - chunk.first, 0)
         return self._seen(cut(chunk, before, chunk.rows)), row - before
 
@@ -272,7 +309,7 @@ class TraceSuffix(ProcessTrace):
     def _output(self, number: int, output: int) -> tuple[int, bytes]:
         """Layout and digest of what a record left."""
         if (number, output) not in self._left:
-            chunk, row = super().record(number)
+            chunk, row = self._whole.record(number)
             outputs = chunk.children["outputs"]
             if output >= len(outputs.of(row)):
                 return -1, NO_DIGEST

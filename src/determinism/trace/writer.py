@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from determinism.op_semantics import OpSemantics, text_of
-from determinism.trace.batches import (
+from determinism.trace.chunks import (
     NAMES_SCHEMA,
     RECORD_SCHEMA,
     WRITE_OPTIONS,

@@ -21,13 +21,7 @@ from determinism.frameworks.named_stream import Stream
 from determinism.frameworks.tensorflow import ops
 from determinism.frameworks.tensorflow.functions import FunctionCalls
 from determinism.frameworks.tensorflow.graphs import eager_argument_text
-from determinism.frameworks.tensorflow.ops import (
-    Resource,
-    digest_tensor,
-    drawn_from,
-    has_value,
-    is_read_from,
-)
+from determinism.frameworks.tensorflow.ops import Resource, digest_tensor, drawn_from, has_value, is_read_from
 from determinism.frameworks.tensorflow.records import RecordMaker, eager_call
 from determinism.frameworks.wrapping import Undo, wrap
 from determinism.import_hook import after_import
@@ -251,11 +245,7 @@ def announce_files() -> list[Undo]:
 
 
 def _announce_read(names: Any) -> None:
-    """Say that an op reads files.
-
-    Args:
-        names: The tensor of strings that names them.
-    """
+    """Say that an op reads the files that a tensor of strings names."""
     for name in _texts(names):
         _announce(_READ, name)
 
