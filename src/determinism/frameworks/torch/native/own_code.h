@@ -15,11 +15,26 @@ using c10::DispatchKeySet;
 
 PyObject* set_eval_frame = nullptr;  // Dynamo's function; found when the observer is installed.
 
+class Recorder;
+struct Context;
+
+struct ThreadState {
+  Recorder* recorder = nullptr;
+  bool is_own = false;
+  bool was_asked = false;
+  int inside = 0;  // How deep it is in something of ours, whose ops are not the program's.
+  uint64_t generation = 0;
+  int32_t number = -1;  // Of a thread that works for another one: what its records say.
+  Context* innermost = nullptr;
+  PyThreadState* python = nullptr;  // Of a thread of the program, while it is recorded.
+};
+thread_local ThreadState thread_state;
+
 // Holds Python, with its error of the moment put aside. Dynamo, which compiles every frame of Python that begins while it is
 // switched on, is off meanwhile: the frames of ours are not the program's.
 class Gil {
  public:
-  Gil() : state_(PyGILState_Ensure()) {
+  Gil() : was_held_(is_held()), state_(was_held_ ? PyGILState_LOCKED : PyGILState_Ensure()) {
     PyErr_Fetch(&type_, &value_, &traceback_);
     if (_PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) != _PyEval_EvalFrameDefault) {
       compiler_ = set_compiler(Py_None);
@@ -33,35 +48,32 @@ class Gil {
       Py_DECREF(compiler_);
     }
     PyErr_Restore(type_, value_, traceback_);
-    PyGILState_Release(state_);
+    if (!was_held_) PyGILState_Release(state_);
   }
   Gil(const Gil&) = delete;
   Gil& operator=(const Gil&) = delete;
 
  private:
+  // Whether the one whose turn it is to run Python is this thread: most ops are called by it, and asking so takes a tenth of the time.
+  static bool is_held() {
+#if PY_VERSION_HEX >= 0x030D0000
+    const PyThreadState* running = PyThreadState_GetUnchecked();
+#else
+    const PyThreadState* running = _PyThreadState_UncheckedGet();
+#endif
+    return running != nullptr && running == thread_state.python;
+  }
+
   // What Dynamo calls for a frame, from now on; gives what it called before.
   static PyObject* set_compiler(PyObject* callback) {
     return set_eval_frame == nullptr ? nullptr : PyObject_CallOneArg(set_eval_frame, callback);
   }
 
+  const bool was_held_;
   PyGILState_STATE state_;
   PyObject *type_, *value_, *traceback_;
   PyObject* compiler_ = nullptr;
 };
-
-class Recorder;
-struct Context;
-
-struct ThreadState {
-  Recorder* recorder = nullptr;
-  bool is_own = false;
-  bool was_asked = false;
-  int inside = 0;  // How deep it is in something of ours, whose ops are not the program's.
-  uint64_t generation = 0;
-  int32_t number = -1;  // Of a thread that works for another one: what its records say.
-  Context* innermost = nullptr;
-};
-thread_local ThreadState thread_state;
 
 // Python that we run may collect garbage, and with it run ops.
 struct Inside {
@@ -116,6 +128,12 @@ class Apart {
   const Plain plain_;
   std::optional<at::DisableRecordFunctionGuard> guard_;
 };
+
+// Whether the observer of ours is the only one that is told of the ops of this thread.
+bool observes_alone() {
+  const auto observers = at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION);
+  return observers.has_value() && observers->callbacks_.size() == 1;
+}
 
 // A thread reads the list of observers at its first op, and anew when the list has changed, behind the same lock and without the
 // GIL. It does so here and now instead.

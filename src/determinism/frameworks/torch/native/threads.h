@@ -40,12 +40,16 @@ void attach_thread(Recorder& recorder) {
   read_observers();
   thread_state.generation = generation;
   recorder.python_thread = PyThreadState_Get();
+  thread_state.python = recorder.python_thread;
   thread_state.recorder = &recorder;
   thread_state.is_own = true;
   thread_state.was_asked = true;
 }
 
-void detach_thread() { thread_state.recorder = nullptr; }
+void detach_thread() {
+  thread_state.recorder = nullptr;
+  thread_state.python = nullptr;
+}
 
 // The recorder of this thread of the program, if it records and was not put in the place of another; else null.
 Recorder* own_recorder() {
