@@ -13,7 +13,7 @@ from determinism.comparison.divergence import Fix
 from determinism.diagnose.code_changes import code_fix, keeps_other_parts, possible_uses, seed_chosen_by
 from determinism.diagnose.experiments import Hypothesis, Intervention, Trial, causes
 from determinism.diagnose.program_flow import MADE_SEEDS
-from determinism.diagnose.program_text import keyword_of, last_name, lines_at_start, unified_diff
+from determinism.diagnose.program_text import keyword_of, last_name, lines_at_start, seeded_again, unified_diff
 from determinism.factors.catalog import FACTORS
 from determinism.run_spec import CodeChange, FixedSource
 
@@ -129,7 +129,8 @@ def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None
             # What is used here is made there, such as a set, or a seed that several generators get.
             place = f"at {PurePath(file).name}:{change.changes[0].line}"
         repeated = None if led_by or is_elsewhere else _repeated(hypothesis)
-        warning = None if led_by else repeated or _apart(hypothesis, change, started)
+        warning = seeded_again(hypothesis.source) if led_by and hypothesis.source is not None else None
+        warning = warning if led_by else repeated or _apart(hypothesis, change, started)
         title = f"{entry.remedy}, {place}{'' if warning is None else f'. {warning}'}"
         code = "\n".join([*change.imports, textwrap.dedent(change.code)])
         return Fix(

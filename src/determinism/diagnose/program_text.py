@@ -27,6 +27,33 @@ class Edit:
     text: str
 
 
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_BARS = ("tqdm", "track", "trange")
+"""What shows how far a loop is."""
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """What a piece of a program is repeated for."""
+
+    target: ast.expr | None
+    """None where nothing is assigned."""
+    values: ast.expr
+
+    @property
+    def counter(self) -> str | None:
+        """The name that holds another whole number each time; None if none is known to."""
+        target, values = self.target, self.values
+        if isinstance(values, ast.Call) and last_name(values.func) in _BARS[:2] and values.args:
+            values = values.args[0]
+        made_by = last_name(values.func) if isinstance(values, ast.Call) else ""
+        if made_by == "enumerate" and isinstance(target, ast.Tuple):
+            target = target.elts[0]
+        elif made_by not in ("range", _BARS[2]):
+            return None
+        return target.id if isinstance(target, ast.Name) and not target.id.startswith("_") else None
+
+
 class ProgramText:
     """The text of a module, with its syntax tree."""
 
@@ -57,6 +84,19 @@ class ProgramText:
     def parent(self, node: ast.AST) -> ast.AST | None:
         """What a piece is a part of."""
         return self._parents.get(node)
+
+    def loop_of(self, node: ast.expr) -> _Loop | None:
+        """The innermost loop of the same function that repeats a piece; None if none does."""
+        inner: ast.AST = node
+        while (outer := self.parent(inner)) is not None and not isinstance(outer, _SCOPES):
+            if isinstance(outer, ast.For | ast.AsyncFor) and inner in outer.body:
+                return _Loop(outer.target, outer.iter)
+            if isinstance(outer, ast.While) and inner in outer.body:
+                return _Loop(None, outer.test)
+            if isinstance(outer, ast.ListComp | ast.SetComp | ast.GeneratorExp) and inner is outer.elt:
+                return _Loop(outer.generators[-1].target, outer.generators[-1].iter)
+            inner = outer
+        return None
 
     def start(self, node: ast.expr | ast.stmt) -> int:
         """Number of the first byte of a piece."""
@@ -182,7 +222,7 @@ def seeded_calls(text: ProgramText, source: Source) -> Change:
         call = text.at(led.site) if led.site.file == source.led_by[0].site.file else None
         if led.argument is None or not isinstance(call, ast.Call):
             continue
-        value, needed = _value(led.argument, source)
+        value, needed = _value(led.argument, source, text.loop_of(call))
         given = keyword_of(call, led.argument)
         if given is None:
             edits.append(text.last_argument(call, f"{led.argument}={value}"))
@@ -196,13 +236,39 @@ def seeded_calls(text: ProgramText, source: Source) -> Change:
     return edits, tuple(dict.fromkeys(imports))
 
 
-def _value(argument: str, source: Source) -> tuple[str, str]:
-    """What is given for a parameter, and the import that it needs."""
+def _value(argument: str, source: Source, loop: _Loop | None) -> tuple[str, str]:
+    """What is given for a parameter, and the import that it needs: in a loop another seed each time, where it counts."""
     if argument not in _GENERATORS:
-        return "0", ""
+        return (None if loop is None else loop.counter) or "0", ""
     library = ProgramText(Path(source.site.file).read_bytes(), source.site.file)
     call = library.at(source.site)
     return _MADE_BY.get(last_name(call.func) if isinstance(call, ast.Call) else "", _NUMPY)
+
+
+def seeded_again(source: Source) -> str | None:
+    """A sentence on what is seeded each time that a line runs, with the same number; None if nothing is known to be.
+
+    Args:
+        source: What a library used, after a call of the program that then gets a seed.
+    """
+    for led in source.led_by:
+        try:
+            text = ProgramText(Path(led.site.file).read_bytes(), led.site.file)
+        except (OSError, SyntaxError, ValueError, RecursionError):
+            continue
+        call = text.at(led.site)
+        if led.argument is None or led.argument in _GENERATORS or not isinstance(call, ast.Call):
+            continue
+        loop = text.loop_of(call)
+        if loop is not None and loop.counter is None:
+            return f"The line is in a loop, and each time then draws the same numbers: {_FIRST_TIME}"
+        # It seeds an object that is there already, whether or not that has a generator.
+        if loop is None and last_name(call.func) == "reset" and led.site.function not in ("<module>", "main"):
+            return f"If the line runs more than once, each time then draws the same numbers: {_FIRST_TIME}"
+    return None
+
+
+_FIRST_TIME = "pass a seed the first time only, or another one each time"
 
 
 def library_sites(source: Source) -> tuple[Frame, ...]:

@@ -1,0 +1,87 @@
+"""Calls that led to a library's own generator get a seed; in a loop, another one each time or a word of warning."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from determinism.diagnose.code_changes import code_fix
+from determinism.diagnose.program_text import seeded_again
+from determinism.diagnose.sources import LedBy, Source, SourceSite
+
+CALL = "env.reset()"
+
+
+def led_to_by(folder: Path, text: str, function: str = "<module>") -> Source:
+    """What a library used after the one call of `CALL` in a program."""
+    program, library = folder / "train.py", folder / "seeding.py"
+    program.write_text(text)
+    library.write_text("generator = Generator(PCG64())\n")
+    node = next(one for one in ast.walk(ast.parse(text)) if isinstance(one, ast.Call) and ast.unparse(one) == CALL)
+    place = node.lineno, node.col_offset, node.end_lineno or 0, node.end_col_offset or 0
+    site = SourceSite(str(program), *place, function, CALL)
+    made = SourceSite(str(library), 1, 12, 1, 30, "np_random", "generator = Generator(PCG64())")
+    led_by = (LedBy(site, "seed", True),)
+    return Source(
+        "unseeded-generator",
+        made,
+        "",
+        None,
+        "",
+        (0, 0),
+        None,
+        0,
+        (1, 1),
+        (None, None),
+        is_in_library=True,
+        led_by=led_by,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "seed"),
+    [
+        (f"state = {CALL}\n", "0"),
+        (f"for episode in range(9):\n    state = {CALL}\n", "episode"),
+        (f"for episode in tqdm(range(9)):\n    if episode:\n        state = {CALL}\n", "episode"),
+        (f"for episode in trange(9):\n    state = {CALL}\n", "episode"),
+        (f"for step, batch in enumerate(loader):\n    state = {CALL}\n", "step"),
+        (f"for step in range(9):\n    for _ in range(3):\n        state = {CALL}\n", "0"),
+        (f"states = [{CALL} for number in range(3)]\n", "number"),
+        (f"for name in names:\n    state = {CALL}\n", "0"),
+        (f"while True:\n    state = {CALL}\n", "0"),
+        (f"for state in range({CALL}):\n    pass\n", "0"),
+        (f"for episode in range(9):\n    def begin():\n        return {CALL}\n", "0"),
+    ],
+)
+def test_the_seed_is_the_counter_of_the_loop_around_the_call(tmp_path: Path, text: str, seed: str) -> None:
+    change = code_fix(led_to_by(tmp_path, text))
+    assert change is not None
+    assert f"env.reset(seed={seed})" in change.code
+    assert CALL not in change.code
+
+
+@pytest.mark.parametrize(
+    ("text", "function", "warning"),
+    [
+        (f"state = {CALL}\n", "<module>", None),
+        (f"for episode in range(9):\n    state = {CALL}\n", "<module>", None),
+        (f"for name in names:\n    state = {CALL}\n", "<module>", "The line is in a loop"),
+        (f"while True:\n    state = {CALL}\n", "<module>", "The line is in a loop"),
+        (f"def main():\n    return {CALL}\n", "main", None),
+        (f"def play():\n    return {CALL}\n", "play", "If the line runs more than once"),
+    ],
+)
+def test_a_seed_that_is_given_again_and_again_comes_with_a_warning(
+    tmp_path: Path, text: str, function: str, warning: str | None
+) -> None:
+    found = seeded_again(led_to_by(tmp_path, text, function))
+    assert found is None if warning is None else found is not None and found.startswith(warning)
+
+
+def test_nothing_is_said_of_a_file_that_is_gone(tmp_path: Path) -> None:
+    source = led_to_by(tmp_path, f"while True:\n    state = {CALL}\n")
+    (tmp_path / "train.py").unlink()
+    assert seeded_again(source) is None
