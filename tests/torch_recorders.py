@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from determinism.frameworks.torch import native_library
 from determinism.trace.chunks import join
 from determinism.trace.opening import open_trace
 from determinism.trace.schema import Table
@@ -33,17 +31,6 @@ def record_with(recorder: str, program: Callable[[], Any], folder: Path, **optio
     for process in open_trace(folder).processes:
         assert process.description.get("recorder", recorder) == recorder, process.description.get("recorder_reason")
     return result
-
-
-@contextmanager
-def nested_ops_hidden() -> Iterator[None]:
-    """Hide what an op of PyTorch runs from its first call on, as the native recorder does later with an op that runs many."""
-    library = native_library.load()
-    before = library.hide_nested_after(0)
-    try:
-        yield
-    finally:
-        library.hide_nested_after(before)
 
 
 def blind_spots(folder: Path) -> list[Any]:

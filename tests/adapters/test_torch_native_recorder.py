@@ -7,7 +7,6 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from determinism.frameworks.torch import native_library as library
 from determinism.frameworks.torch.tensor_bytes import digest_tensor
 from determinism.report.document import document
 from determinism.types import Kind, Verdict
-from tests.torch_recorders import blind_spots, differences, nested_ops_hidden, record_lines, record_with
+from tests.torch_recorders import blind_spots, differences, record_lines, record_with
 from tests.torch_runs import compare_program
 from tests.torch_training import batches, mlp, train
 
@@ -267,62 +266,6 @@ SAME = (
     perceptron, convolutions, autocast, recurrent, optimizers, draws, draws_of_several_generators, memory_of_others, sparse_quantized_nested, partial_writes,
     own_function_and_checkpoint, transforms, torchscript, views, failing_ops, memory_handed_out_in_every_way, modules_called_in_odd_ways,
 )  # fmt: skip
-
-
-def forward_differentiation() -> Any:
-    x, tangent = torch.randn(3, 4), torch.randn(3, 4)
-    with torch.autograd.forward_ad.dual_level():
-        dual = torch.autograd.forward_ad.make_dual(x, tangent)
-        made = F.linear(dual, torch.randn(4, 4)).mean() + dual.logsumexp(-1).std()
-        return torch.autograd.forward_ad.unpack_dual(made).tangent
-
-
-def hooks_on_saved_tensors() -> Any:
-    x, weight = torch.randn(3, 4), torch.randn(4, 4, requires_grad=True)
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor * 2, lambda tensor: tensor / 2):
-        made = torch.addmm(torch.zeros(4), x, weight).logsumexp(-1).mean()
-    made.backward()
-    return weight.grad
-
-
-def writes_that_keep_what_was() -> Any:
-    x = torch.rand(3, 4, requires_grad=True)
-    made = (x * 2).sinc_().div_(torch.full((4,), 3.0)).pow_(2.0)
-    made.std().backward()
-    return x.grad
-
-
-NESTED = (*SAME, forward_differentiation, hooks_on_saved_tensors, writes_that_keep_what_was)
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("program", NESTED, ids=lambda program: program.__name__)
-def test_hiding_what_an_op_runs_changes_no_record(program: Callable[[], Any], tmp_path: Path) -> None:
-    results, lines = [], []
-    for name, hiding in (("seen", nullcontext()), ("hidden", nested_ops_hidden())):
-        torch.manual_seed(1)
-        with hiding:
-            results.append(record_with("native", program, tmp_path / name))
-        lines.append(record_lines(tmp_path / name))
-    assert len(lines[0]) > 3 and differences(*lines) == []
-    assert results[0] == results[1]
-    assert blind_spots(tmp_path / "seen") == blind_spots(tmp_path / "hidden")
-
-
-def test_an_op_that_runs_many_is_told_apart_and_its_failure_leaves_the_next_ones_recorded(tmp_path: Path) -> None:
-    x = torch.rand(2, 5)
-
-    def program() -> None:
-        for _ in range(12):
-            torch.multinomial(x, 1)
-        with pytest.raises(RuntimeError, match="probability tensor contains"):
-            torch.multinomial(-x, 1)
-        x.logsumexp(-1)
-
-    record_with("native", program, tmp_path / "trace")
-    ops = [line.split()[2].partition("(")[0] for line in record_lines(tmp_path / "trace")]
-    assert ops.count("multinomial") == 12
-    assert ops[-3:-1] == ["neg", "logsumexp"]
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -564,6 +564,16 @@ def test_where_nothing_helps_no_cause_is_confirmed_and_that_is_said() -> None:
     assert len(comparison.experiments) > 10
 
 
+def test_where_nothing_helps_against_what_is_left_it_is_said_where_that_is() -> None:
+    left = divergence(20, line=60)
+    program = Pretended([(divergence(), [CLOCK]), (left, ["nothing that can be fixed"])], [used(CLOCK)])
+    comparison = investigated(program)
+    assert [status for _, status in found(comparison)] == ["confirmed"]
+    assert comparison.diagnosis.limit == (
+        "With that fixed, the runs still differ, first at train.py:60, and no experiment made that difference go away."
+    )
+
+
 def test_where_nothing_helps_it_is_said_what_could_not_be_looked_at() -> None:
     @dataclass
     class Unseen(Pretended):

@@ -573,6 +573,19 @@ class FactorSearch:
 _MOST_NAMED = 3
 
 
+def unexplained_text(left: Divergence | None, probed: Trial) -> str:
+    """Sentences on a difference that no experiment made go away, and on the user's modules in which nothing could be noted.
+
+    Args:
+        left: What differs without the causes that were found; None if none was.
+        probed: Runs with the sources noted.
+    """
+    if left is None:
+        return f"No experiment made the difference go away.{unseen_text(probed)}"
+    place = "" if left.site is None else f", first at {PurePath(left.site.file).name}:{left.site.line}"
+    return f"With that fixed, the runs still differ{place}, and no experiment made that difference go away.{unseen_text(probed)}"
+
+
 def unseen_text(probed: Trial) -> str:
     """Sentences on the user's modules in which nothing could be noted, each after a space; none if there are none.
 

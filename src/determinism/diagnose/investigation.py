@@ -24,6 +24,7 @@ from determinism.diagnose.experiments import (
     entropy_named,
     is_never_seeded,
     is_same_line,
+    unexplained_text,
     unseen_text,
 )
 from determinism.diagnose.fixes import code_change, fixes_for, outside_fix, with_fixes
@@ -238,7 +239,7 @@ class Investigation:
         self._untried = candidates
         needed = self._needed(candidates, divergence, named)
         if not needed:
-            self._limit = f"No experiment made the difference go away.{unseen_text(probed)}"
+            self._limit = unexplained_text(None if not self._found else divergence, probed)
             self._suppose(divergence, probed.sources)
             return None
         self._take(needed, divergence)

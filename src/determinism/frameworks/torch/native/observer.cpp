@@ -8,7 +8,6 @@
 
 #include <torch/csrc/Generator.h>
 
-#include <ATen/SavedTensorHooks.h>
 #include <ATen/SequenceNumber.h>
 
 #include <exception>
@@ -80,8 +79,6 @@ struct Context final : at::ObserverContext {
   Digest state{};
   int32_t arguments = -1;
   bool wrote_view = false;
-  uint32_t nested = 0;  // How many ops it ran that are part of it.
-  bool hides_nested = false;  // Whether observers are not told of them.
   PyObject* call = nullptr;  // What Python keeps of an op between its beginning and its end.
 };
 
@@ -112,26 +109,6 @@ void failed(Recorder& recorder, const Op& op, const std::exception_ptr& error) n
   } catch (...) {
     // Nothing is left that could be told.
   }
-}
-
-// Whether all that an op runs is part of it, so that nobody needs to be told of it. Above autograd it may run ops of their own: formulas of
-// forward-mode differentiation, what hooks on saved tensors do, copies of what it is about to write.
-bool may_hide_nested(const Context& context, c10::ArrayRef<const c10::IValue> inputs) {
-  const Op& op = *context.op;
-  if (!op.runs_many() || !op.is_of_pytorch || !observes_alone()) return false;
-  if (!context.has_autograd) return true;
-  if (!op.written.empty() && c10::GradMode::is_enabled()) return false;
-  if (!at::SavedTensorDefaultHooks::get_tls_state().stack.empty()) return false;
-  bool has_tangent = false;
-  for (const c10::IValue& input : inputs)
-    each_tensor(input, [&](const at::Tensor& tensor) { has_tangent = has_tangent || tensor._fw_grad(0).defined(); });
-  return !has_tangent;
-}
-
-// PyTorch makes its list of observers anew for this, behind a lock that is touched with the GIL held only; see `Apart`.
-void hide_nested(Context& context, bool is_hidden) {
-  at::enableRecordFunction(!is_hidden);
-  context.hides_nested = is_hidden;
 }
 
 void learn(Op& op, Recorder& recorder) {
@@ -210,7 +187,6 @@ bool begin_native(Context& context, c10::ArrayRef<const c10::IValue> inputs) {
       for (int at : op.hidden) each_tensor(inputs[at], [&](const at::Tensor& tensor) { context.targets.push_back(tensor); });
     context.wrote_view = op.is(RETURNS_TARGET) && !context.targets.empty() && context.targets[0].is_view();
     ask_devices(context, *context.stream);
-    if (may_hide_nested(context, inputs)) hide_nested(context, true);
   }
   // What no record made is digested before the op runs, without keeping other threads from running Python.
   for (const auto& [at, tensor] : context.read)
@@ -294,7 +270,6 @@ void end_native(Context& context, c10::ArrayRef<c10::IValue> outputs) {
 
   const Gil gil;
   const Inside inside;
-  if (context.hides_nested) hide_nested(context, false);
   Pending pending;
   if (!asked.empty()) stream.digest(on_device, asked, pending, [&](size_t number, const Digest& digest) { made[asked[number]].digest = digest; });
   for (const Used& used : context.used) has_overlapped |= used.is_overlapped();
@@ -378,13 +353,8 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   Context* parent = thread.innermost;
   // What an op runs below autograd is part of it. What its autograd kernel runs beside it is not: a formula of
   // forward-mode differentiation, or what a custom op prepares for its backward.
-  if (parent != nullptr) {
-    if (!parent->has_autograd || c10::impl::tls_is_dispatch_key_excluded(DispatchKey::AutogradFunctionality)) {
-      ++parent->nested;
-      return nullptr;
-    }
-    parent->op->runs_others = true;
-  }
+  if (parent != nullptr && !(parent->has_autograd && !c10::impl::tls_is_dispatch_key_excluded(DispatchKey::AutogradFunctionality)))
+    return nullptr;
   Op* op = ops().of(function);
   if (op == nullptr || !op->handle.has_value()) return nullptr;
   std::unique_ptr<Context> context;
@@ -461,10 +431,8 @@ void end(const at::RecordFunction& function, at::ObserverContext* observed) {
   } catch (...) {
     failed(recorder, *context.op, std::current_exception());
   }
-  if (!context.hides_nested && context.mode == Mode::NATIVE && !has_raised) context.op->count(context.nested);
-  if (context.call != nullptr || !context.pending.empty() || context.hides_nested) {
+  if (context.call != nullptr || !context.pending.empty()) {
     const Gil gil;
-    if (context.hides_nested) hide_nested(context, false);
     context.pending.clear();
     Py_XDECREF(std::exchange(context.call, nullptr));
   }
@@ -515,7 +483,6 @@ PYBIND11_MODULE(_determinism_observer, module) {
     at::enableRecordFunction(is_observed);
     return before;
   });
-  module.def("hide_nested_after", [](uint32_t calls) { return counted_calls.exchange(calls); });
   module.def("hide", [] { ++thread_state.inside; });
   module.def("show", [] { --thread_state.inside; });
   module.def("are_own", &are_own);

@@ -77,7 +77,6 @@ class Ops {
     place->num_removed = removed;
     place->name = qualified.name;
     place->overload = qualified.overload_name;
-    place->is_of_pytorch = qualified.name.rfind("aten::", 0) == 0;
     place->handle = c10::Dispatcher::singleton().findSchema(qualified);
     if (place->handle.has_value()) {
       const c10::OperatorHandle& handle = *place->handle;

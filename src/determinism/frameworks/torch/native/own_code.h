@@ -129,12 +129,6 @@ class Apart {
   std::optional<at::DisableRecordFunctionGuard> guard_;
 };
 
-// Whether the observer of ours is the only one that is told of the ops of this thread.
-bool observes_alone() {
-  const auto observers = at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION);
-  return observers.has_value() && observers->callbacks_.size() == 1;
-}
-
 // A thread reads the list of observers at its first op, and anew when the list has changed, behind the same lock and without the
 // GIL. It does so here and now instead.
 void read_observers() { at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION); }

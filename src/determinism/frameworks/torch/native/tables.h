@@ -80,9 +80,6 @@ enum Flag : int {
   KEEPS_UNWRITTEN = 256, RETURNS_TARGET = 512, BY_PYTHON = 1024,
 };
 
-// In so many calls of an op, what it runs is counted; 0, in tests, hides it from the first call on.
-inline std::atomic<uint32_t> counted_calls{8};
-
 // An op: how the dispatcher treats it, and, once Python was asked, how it is recorded.
 struct Op {
   size_t id = 0;
@@ -91,7 +88,6 @@ struct Op {
   std::optional<c10::OperatorHandle> handle;
   uint64_t num_removed = 0;  // How many ops had been removed when it was found; later its handle may lead nowhere.
   size_t num_arguments = 0, num_results = 0;
-  bool is_of_pytorch = false;
   bool is_composite = false;
   bool has_autograd = false;
   bool has_autocast = false, has_autocast_on_gpu = false;
@@ -106,21 +102,6 @@ struct Op {
   int hidden_flag = -1;
   std::vector<int> workspaces;
   PyObject* known = nullptr;  // What Python knows of it; lives as long as the process.
-
-  // In its first calls, how many ops it ran that are part of it; and whether one that it ran was ever an op of its own.
-  std::atomic<uint32_t> num_calls{0}, num_nested{0};
-  std::atomic<bool> runs_others{false};
-
-  void count(uint32_t nested) {
-    if (num_calls.load(std::memory_order_relaxed) >= counted_calls) return;
-    num_nested.fetch_add(nested, std::memory_order_relaxed);
-    num_calls.fetch_add(1, std::memory_order_relaxed);
-  }
-  // Whether it runs so many that hiding them takes less time than being told of them, and nothing else.
-  bool runs_many() const {
-    const uint32_t needed = counted_calls;
-    return needed == 0 || (!runs_others && num_calls.load(std::memory_order_relaxed) >= needed && num_nested.load(std::memory_order_relaxed) >= 3 * needed);
-  }
 
   bool is(Flag flag) const { return (flags & flag) != 0; }
 };
