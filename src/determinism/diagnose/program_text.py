@@ -261,14 +261,14 @@ def seeded_again(source: Source) -> str | None:
             continue
         loop = text.loop_of(call)
         if loop is not None and loop.counter is None:
-            return f"The line is in a loop, and each time then draws the same numbers: {_FIRST_TIME}"
+            return f"The line is in a loop, and each pass then begins with the same numbers: {_FIRST_TIME}"
         # It seeds an object that is there already, whether or not that has a generator.
         if loop is None and last_name(call.func) == "reset" and led.site.function not in ("<module>", "main"):
-            return f"If the line runs more than once, each time then draws the same numbers: {_FIRST_TIME}"
+            return f"If the line runs more than once, it then begins with the same numbers each time: {_FIRST_TIME}"
     return None
 
 
-_FIRST_TIME = "pass a seed the first time only, or another one each time"
+_FIRST_TIME = "pass a seed the first time only, or a different one each time"
 
 
 def library_sites(source: Source) -> tuple[Frame, ...]:
