@@ -170,6 +170,29 @@ def test_in_a_thread_the_schedule_is_tried_before_what_libraries_take_in(thread:
     assert (tried.index("shared-generator") < tried.index("outside-entropy")) == (thread is not None)
 
 
+@pytest.mark.parametrize(
+    ("code", "thread", "cause"),
+    [
+        ("noisy = x + 0.1 * torch.randn(x.shape, generator=self.noise)", "member-1", "shared-generator"),
+        ("noisy = x + make(x.shape, generator=self.noise)", "member-1", "shared-generator"),
+        ("keep = torch.bernoulli(rate)", "member-1", "shared-generator"),
+        ("keep = torch.bernoulli(rate)", None, "thread-race"),
+        ("total = total + results.pop()", "member-1", "thread-race"),
+        ("grand(total)", "member-1", "thread-race"),
+    ],
+)
+def test_random_numbers_that_threads_got_in_another_order_come_from_a_generator_that_they_share(
+    code: str, thread: str | None, cause: str
+) -> None:
+    found = replace(
+        divergence("aten::mul.Tensor", Kind.ORDER), thread=thread, site=Frame("/p/train.py", 3, "run", code)
+    )
+    turns = [
+        one for one in hypotheses(found, (), leftovers=()) if one.intervention == Intervention.fix("thread-schedule")
+    ]
+    assert [one.cause for one in turns] == [cause]
+
+
 @pytest.mark.parametrize(("is_tried", "is_possible"), [(False, True), (True, False)])
 def test_that_threads_race_is_possible_as_long_as_no_experiment_was_made(is_tried: bool, is_possible: bool) -> None:
     found = of_thread("member-1")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -549,7 +550,7 @@ def _by_factor(name: str, divergence: Divergence) -> Hypothesis:
         cause = "memory-alignment"
     if name == "thread-schedule" and (divergence.phase == "checkpoint" or divergence.saved_at is not None):
         cause = "torn-checkpoint"
-    elif name == "thread-schedule" and divergence.kind is Kind.RNG:
+    elif name == "thread-schedule" and _may_be_drawn_in_turn(divergence):
         cause = "shared-generator"
     intervention = Intervention.fix(name)
     if cause == "address-order":
@@ -557,6 +558,16 @@ def _by_factor(name: str, divergence: Divergence) -> Hypothesis:
         intervention = intervention.also(Intervention.fix("hash-seed"))
     sites = dict.fromkeys([*stages_at_fault(name, divergence), *sites_of(divergence)])
     return Hypothesis(cause, intervention, tuple(sites), _evidence(divergence), calls=calls_of(list(sites), divergence))
+
+
+_DRAWS = re.compile(r"\bgenerator=|\b(rand\w*|normal_?|bernoulli_?|multinomial|uniform_|exponential_)\(")
+
+
+def _may_be_drawn_in_turn(divergence: Divergence) -> bool:
+    """Whether what threads got in another order may be random numbers: each draws what another one draws in the other run."""
+    if divergence.kind is Kind.ORDER and divergence.thread is not None and divergence.site is not None:
+        return _DRAWS.search(divergence.site.code) is not None
+    return divergence.kind is Kind.RNG
 
 
 _ORDERS = ("hash-order", "address-order")
