@@ -129,8 +129,10 @@ def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None
             # What is used here is made there, such as a set, or a seed that several generators get.
             place = f"at {PurePath(file).name}:{change.changes[0].line}"
         repeated = None if led_by or is_elsewhere else _repeated(hypothesis)
-        warning = seeded_again(hypothesis.source) if led_by and hypothesis.source is not None else None
-        warning = warning if led_by else repeated or _apart(hypothesis, change, started)
+        if led_by and hypothesis.source is not None:
+            warning = seeded_again(hypothesis.source)
+        else:
+            warning = repeated or _apart(hypothesis, change, started)
         title = f"{entry.remedy}, {place}{'' if warning is None else f'. {warning}'}"
         code = "\n".join([*change.imports, textwrap.dedent(change.code)])
         return Fix(

@@ -28,8 +28,9 @@ class Edit:
 
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
-_BARS = ("tqdm", "track", "trange")
-"""What shows how far a loop is."""
+_BARS = ("tqdm", "track")
+"""What shows how far a loop is, and gives what it is given."""
+_COUNTS = ("range", "trange")
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,12 @@ class _Loop:
     def counter(self) -> str | None:
         """The name that holds another whole number each time; None if none is known to."""
         target, values = self.target, self.values
-        if isinstance(values, ast.Call) and last_name(values.func) in _BARS[:2] and values.args:
+        if isinstance(values, ast.Call) and last_name(values.func) in _BARS and values.args:
             values = values.args[0]
         made_by = last_name(values.func) if isinstance(values, ast.Call) else ""
         if made_by == "enumerate" and isinstance(target, ast.Tuple):
             target = target.elts[0]
-        elif made_by not in ("range", _BARS[2]):
+        elif made_by not in _COUNTS:
             return None
         return target.id if isinstance(target, ast.Name) and not target.id.startswith("_") else None
 
