@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,10 @@ def test_the_programs_of_pages_run(tmp_path: Path) -> None:
     (tmp_path / "shards").mkdir()
     for number in range(3):
         np.save(tmp_path / "shards" / f"{number}.npy", np.ones(2))
+    (tmp_path / "train.txt").write_text("1 2\n3 4\n", encoding="utf-8")
+    with sqlite3.connect(tmp_path / "train.db") as database:
+        database.execute("CREATE TABLE rows (id, x, y)")
+        database.executemany("INSERT INTO rows VALUES (?, ?, ?)", [(0, 1.0, 2.0), (1, 3.0, 4.0)])
     # Names of shards are those within their folder.
     programs = {
         f"{rule.identifier} {kind}": text.replace("np.load(name)", 'np.load("shards/" + name)')

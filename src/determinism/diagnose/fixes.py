@@ -108,36 +108,7 @@ def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None
     proof = _proof(trial, step_seconds)
     entry = causes()[hypothesis.cause]
     if hypothesis.intervention.sources:
-        held = _held(hypothesis)
-        led_by = () if hypothesis.source is None else hypothesis.source.led_by
-        at = None if hypothesis.source is None else (led_by[0].site if led_by else hypothesis.source.site).frame
-        file, line = (held.file, held.line) if at is None else (at.file, at.line)
-        place = f"at {PurePath(file).name}:{line}"
-        change = code_change(hypothesis)
-        if change is None or (trial is None and not all(one.is_declared for one in led_by)):
-            # The runs had a fixed value there, and no line is known that gives just that one.
-            uses = [hypothesis.source] if hypothesis.source is not None else possible_uses(held)
-            chooser = next((found for use in uses if (found := seed_chosen_by(use)) is not None), None)
-            if chooser is not None:
-                title = f"Give {chooser} the same value in each run; it becomes the seed {place}"
-                return Fix(hypothesis.cause, title, side_effect=entry.side_effect)
-            return Fix(hypothesis.cause, f"{entry.remedy}, {place}", side_effect=entry.side_effect)
-        if held.source in MADE_SEEDS:
-            entry = causes()["seed-varies"]
-        is_elsewhere = not led_by and all(one.line != line for one in change.changes)
-        if is_elsewhere:
-            # What is used here is made there, such as a set, or a seed that several generators get.
-            place = f"at {PurePath(file).name}:{change.changes[0].line}"
-        repeated = None if led_by or is_elsewhere else _repeated(hypothesis)
-        if led_by and hypothesis.source is not None:
-            warning = seeded_again(hypothesis.source)
-        else:
-            warning = repeated or _apart(hypothesis, change, started)
-        title = f"{entry.remedy}, {place}{'' if warning is None else f'. {warning}'}"
-        code = "\n".join([*change.imports, textwrap.dedent(change.code)])
-        return Fix(
-            hypothesis.cause, title, code, None, *proof, patch=unified_diff(change), side_effect=entry.side_effect
-        )
+        return _fix_of_source(hypothesis, trial, proof, started)
     if hypothesis.intervention.fresh_copy:
         title = "Start each run from the same files, for example in a fresh copy of the folder"
         return Fix(
@@ -166,6 +137,41 @@ def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None
         patch=patch,
         side_effect=remedy.side_effect,
     )
+
+
+def _fix_of_source(
+    hypothesis: Hypothesis, trial: Trial | None, proof: tuple[bool, int, float | None], started: Path | None
+) -> Fix:
+    """The change of the program's text that gives a held source the same value in each run."""
+    entry = causes()[hypothesis.cause]
+    held = _held(hypothesis)
+    led_by = () if hypothesis.source is None else hypothesis.source.led_by
+    at = None if hypothesis.source is None else (led_by[0].site if led_by else hypothesis.source.site).frame
+    file, line = (held.file, held.line) if at is None else (at.file, at.line)
+    place = f"at {PurePath(file).name}:{line}"
+    change = code_change(hypothesis)
+    if change is None or (trial is None and not all(one.is_declared for one in led_by)):
+        # The runs had a fixed value there, and no line is known that gives just that one.
+        uses = [hypothesis.source] if hypothesis.source is not None else possible_uses(held)
+        chooser = next((found for use in uses if (found := seed_chosen_by(use)) is not None), None)
+        if chooser is not None:
+            title = f"Give {chooser} the same value in each run; it becomes the seed {place}"
+            return Fix(hypothesis.cause, title, side_effect=entry.side_effect)
+        return Fix(hypothesis.cause, f"{entry.remedy}, {place}", side_effect=entry.side_effect)
+    if held.source in MADE_SEEDS:
+        entry = causes()["seed-varies"]
+    is_elsewhere = not led_by and all(one.line != line for one in change.changes)
+    if is_elsewhere:
+        # What is used here is made there, such as a set, or a seed that several generators get.
+        place = f"at {PurePath(file).name}:{change.changes[0].line}"
+    repeated = None if led_by or is_elsewhere else _repeated(hypothesis)
+    if led_by and hypothesis.source is not None:
+        warning = seeded_again(hypothesis.source)
+    else:
+        warning = repeated or _apart(hypothesis, change, started)
+    title = f"{entry.remedy}, {place}{'' if warning is None else f'. {warning}'}"
+    code = "\n".join([*change.imports, textwrap.dedent(change.code)])
+    return Fix(hypothesis.cause, title, code, None, *proof, patch=unified_diff(change), side_effect=entry.side_effect)
 
 
 def _repeated(hypothesis: Hypothesis) -> str | None:
