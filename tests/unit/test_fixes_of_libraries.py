@@ -70,6 +70,13 @@ def test_the_seed_is_the_counter_of_the_loop_around_the_call(tmp_path: Path, tex
         (f"for episode in range(9):\n    state = {CALL}\n", "<module>", None),
         (f"for name in names:\n    state = {CALL}\n", "<module>", "The line is in a loop"),
         (f"while True:\n    state = {CALL}\n", "<module>", "The line is in a loop"),
+        (
+            f"for agent in agents:\n    for episode in range(9):\n        state = {CALL}\n",
+            "<module>",
+            "The loop is within",
+        ),
+        (f"states = [{CALL} for agent in agents for episode in range(9)]\n", "<module>", "The loop is within"),
+        (f"for agent in agents:\n    pass\nfor episode in range(9):\n    state = {CALL}\n", "<module>", None),
         (f"def main():\n    return {CALL}\n", "main", None),
         (f"def play():\n    return {CALL}\n", "play", "If the line runs more than once"),
     ],

@@ -86,18 +86,19 @@ class ProgramText:
         """What a piece is a part of."""
         return self._parents.get(node)
 
-    def loop_of(self, node: ast.expr) -> _Loop | None:
-        """The innermost loop of the same function that repeats a piece; None if none does."""
+    def loops_of(self, node: ast.expr) -> list[_Loop]:
+        """The loops of the same function that repeat a piece, the innermost first."""
+        loops = []
         inner: ast.AST = node
         while (outer := self.parent(inner)) is not None and not isinstance(outer, _SCOPES):
             if isinstance(outer, ast.For | ast.AsyncFor) and inner in outer.body:
-                return _Loop(outer.target, outer.iter)
-            if isinstance(outer, ast.While) and inner in outer.body:
-                return _Loop(None, outer.test)
-            if isinstance(outer, ast.ListComp | ast.SetComp | ast.GeneratorExp) and inner is outer.elt:
-                return _Loop(outer.generators[-1].target, outer.generators[-1].iter)
+                loops.append(_Loop(outer.target, outer.iter))
+            elif isinstance(outer, ast.While) and inner in outer.body:
+                loops.append(_Loop(None, outer.test))
+            elif isinstance(outer, ast.ListComp | ast.SetComp | ast.GeneratorExp) and inner is outer.elt:
+                loops += [_Loop(one.target, one.iter) for one in reversed(outer.generators)]
             inner = outer
-        return None
+        return loops
 
     def start(self, node: ast.expr | ast.stmt) -> int:
         """Number of the first byte of a piece."""
@@ -223,7 +224,7 @@ def seeded_calls(text: ProgramText, source: Source) -> Change:
         call = text.at(led.site) if led.site.file == source.led_by[0].site.file else None
         if led.argument is None or not isinstance(call, ast.Call):
             continue
-        value, needed = _value(led.argument, source, text.loop_of(call))
+        value, needed = _value(led.argument, source, text.loops_of(call))
         given = keyword_of(call, led.argument)
         if given is None:
             edits.append(text.last_argument(call, f"{led.argument}={value}"))
@@ -237,10 +238,10 @@ def seeded_calls(text: ProgramText, source: Source) -> Change:
     return edits, tuple(dict.fromkeys(imports))
 
 
-def _value(argument: str, source: Source, loop: _Loop | None) -> tuple[str, str]:
+def _value(argument: str, source: Source, loops: Sequence[_Loop]) -> tuple[str, str]:
     """What is given for a parameter, and the import that it needs: in a loop another seed each time, where it counts."""
     if argument not in _GENERATORS:
-        return (None if loop is None else loop.counter) or "0", ""
+        return (loops[0].counter if loops else None) or "0", ""
     library = ProgramText(Path(source.site.file).read_bytes(), source.site.file)
     call = library.at(source.site)
     return _MADE_BY.get(last_name(call.func) if isinstance(call, ast.Call) else "", _NUMPY)
@@ -260,11 +261,13 @@ def seeded_again(source: Source) -> str | None:
         call = text.at(led.site)
         if led.argument is None or led.argument in _GENERATORS or not isinstance(call, ast.Call):
             continue
-        loop = text.loop_of(call)
-        if loop is not None and loop.counter is None:
+        loops = text.loops_of(call)
+        if loops and loops[0].counter is None:
             return f"The line is in a loop, and each pass then begins with the same numbers: {_FIRST_TIME}"
+        if len(loops) > 1:
+            return f"The loop is within another one, each pass of which then begins with the same seeds: {_FIRST_TIME}"
         # It seeds an object that is there already, whether or not that has a generator.
-        if loop is None and last_name(call.func) == "reset" and led.site.function not in ("<module>", "main"):
+        if not loops and last_name(call.func) == "reset" and led.site.function not in ("<module>", "main"):
             return f"If the line runs more than once, it then begins with the same numbers each time: {_FIRST_TIME}"
     return None
 
