@@ -5,6 +5,7 @@ Triton's interpreter runs them without a GPU.
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -60,7 +61,11 @@ def test_a_kernel_that_varies_on_equal_inputs_is_confirmed_by_its_repeats_alone(
     assert (first["kind"], first["op"], first["site"]["line"]) == ("op", "triton::add", LAUNCH)
     (cause,) = finished.report["causes"]
     assert (cause["id"], cause["status"]) == ("varying-triton-kernel", "confirmed")
-    assert "triton::add gave 100 distinct results in 100 repeats on equal inputs." in cause["evidence"]
+    # How many repeats the time was enough for depends on the machine.
+    (repeats,) = re.findall(
+        r"triton::add gave (\d+) distinct results in (\d+) repeats on equal inputs\.", " ".join(cause["evidence"])
+    )
+    assert repeats[0] == repeats[1]
     # No setting could help, so none is tried.
     assert finished.report["experiments"] == []
     assert "add varies on equal inputs (confirmed)" in finished.text
