@@ -747,7 +747,7 @@ def test_what_reads_files_unseen_is_found_before_anything_that_nothing_points_to
     comparison = investigated(program, changed_files=["last.h5", "log.txt"])
     assert found(comparison) == [("leftover-file", "confirmed")]
     assert any(
-        "The runs changed last.h5, log.txt; reading was not seen." in text for text in comparison.causes[0].evidence
+        "The runs changed last.h5, log.txt; no reads were seen." in text for text in comparison.causes[0].evidence
     )
     assert len(program.made) == 2, "the runs with notes, and those in a copy"
 

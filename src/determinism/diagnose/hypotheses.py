@@ -1,8 +1,8 @@
-"""Hypotheses about what made two runs differ, from what was recorded and the text of the program: the most telling first.
+"""Hypotheses about what made two runs differ, from the records and the text of the program: the most telling first.
 
-The line where runs first differ is where a value was used. Where it came from is looked for in the program's own files: back
-from that line through assignments, loops, parameters, attributes and functions, nearest first, to a call or an iteration that gives
-something else in each run. The text is only read, never run, and before an experiment what it names is only likely.
+The line where runs first differ is where a value was used. Its origin is sought in the program's own files: back from that line
+through assignments, loops, parameters, attributes and functions, nearest first, to a call or an iteration whose result varies
+between runs. The text is only read, never run, and until an experiment confirms it, what it names is only likely.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from determinism.types import Kind
 
 
 def may_be_patched(op: str) -> bool:
-    """Whether an op is replaced by `determinism.patch`, by all that is known of PyTorch; TensorFlow itself has to be asked.
+    """Whether `determinism.patch` replaces an op, as far as is known for PyTorch; for TensorFlow, only the framework itself knows.
 
     Args:
-        op: Its name as records have it.
+        op: Its name as in records.
     """
     if framework_of(op) == "tensorflow":
         return True
@@ -51,13 +51,13 @@ def may_be_patched(op: str) -> bool:
 
 
 def _names(op: str) -> list[str]:
-    """An overload, and the op that it is the backward of."""
+    """Return an overload's name, and the names of the op that it belongs to or is the backward of."""
     namespace, _, rest = op.partition("::")
     name = rest.partition(".")[0].removesuffix("_backward").removesuffix("_forward")
     return [op, f"{namespace}::{name}", f"{namespace}::{name.removeprefix('_')}"]
 
 
-# What the program took from outside with other values in each run, as what may have made these differ.
+# Sources whose values differ between runs, with the cause that each may be.
 
 CAUSE_OF_SOURCE = {
     "set-order": "hash-order",
@@ -97,7 +97,7 @@ _BY_FACTOR = {
     "thread-draw": "thread-schedule",
     "time-limit": "thread-schedule",
 }
-"""Sources that are fixed as a whole: a fixed value at one line would not be what a fix gives. Where threads take turns, none is too late."""
+"""Sources fixed as a whole, because a fixed value at one line is not what a fix would use. Where threads take turns, no time limit expires."""
 
 _TIMER = "timer"
 _SELDOM_AT_FAULT = ("clock", "process-id", "entropy", "id", "machine-state", "file-time", "program-output")
@@ -105,21 +105,21 @@ _SELDOM_AT_FAULT = ("clock", "process-id", "entropy", "id", "machine-state", "fi
 
 
 def source_hypotheses(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypothesis]:
-    """What the program took from outside that may explain a divergence, the most telling first.
+    """Yield the outside sources that may explain a divergence, the most telling first.
 
     Args:
-        divergence: The first one.
-        sources: In the order of the program.
+        divergence: The first divergence.
+        sources: In program order.
     """
     before = [one for one in sources if _may_come_before(one, divergence) and not one.is_in_library]
     telling = [source for source in before if source.source not in _SELDOM_AT_FAULT]
-    # What differed only later in the runs with notes may have differed earlier in the others.
+    # Sources that differed only later in the runs with notes may have differed earlier in the other runs.
     telling.sort(key=lambda one: not one.differs or one.records[0] > divergence.record)
     others = [source for source in before if source.source in _SELDOM_AT_FAULT]
-    # Of what is often only logged, what was used last before the divergence is the more likely.
+    # Among sources that are often only logged, the one used last before the divergence is the likeliest.
     others.sort(key=lambda one: (-one.records[0], -max(one.counts)))
     is_seeded = any(source.source == "seed-value" for source in telling)
-    # A constant there leaves seeds that are given, and processes that add their rank, as they are.
+    # A constant there changes neither seeds that the user passes nor processes that add their rank.
     of_seeds = [source for source in others if is_seeded and is_of_seed(source)]
     yield from _by_seeds(of_seeds, divergence)
     others = [source for source in others if source not in of_seeds]
@@ -132,20 +132,20 @@ def source_hypotheses(divergence: Divergence, sources: Sequence[Source]) -> Iter
 
 
 def _by_libraries(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypothesis]:
-    """What libraries took from outside; many make random numbers when they are imported, so what a line of the program led to comes first."""
+    """Yield the sources inside libraries; many draw random numbers on import, so those reached from a line of the program come first."""
     of_libraries = [one for one in sources if _may_come_before(one, divergence) and one.is_in_library]
     for source in sorted(of_libraries, key=lambda one: not one.led_by):
         yield _by_source(source, divergence)
 
 
 def _may_come_before(source: Source, divergence: Divergence) -> bool:
-    """Whether a source was used before the divergence, or, going off at another time in each run, may have been."""
+    """Whether a source was used before the divergence, or may have been: a timer fires at a different time in each run."""
     is_elsewhere = source.recorded_as != divergence.process
     return is_elsewhere or source.source == _TIMER or source.records_at_first <= divergence.record
 
 
 def _by_seeds(of_seeds: Sequence[Source], divergence: Divergence) -> Iterator[Hypothesis]:
-    """That a seed differs in each run, at the line where it is made."""
+    """Yield, for each line that makes a seed, that the seed differs between runs."""
     lines: dict[tuple[str, int], list[Source]] = {}
     for source in of_seeds:
         lines.setdefault((source.site.file, source.site.line), []).append(source)
@@ -156,7 +156,7 @@ def _by_seeds(of_seeds: Sequence[Source], divergence: Divergence) -> Iterator[Hy
 
 
 def _by_clock(looks: Sequence[Source], sources: Sequence[Source], divergence: Divergence) -> Hypothesis:
-    """All looks at the clock together: a time that is fixed must not be compared with one that is not."""
+    """Return one hypothesis for all reads of the clock: a fixed time must not be compared with one that is not."""
     held = frozenset(_held(source) for source in sources if source.source == "clock")
     sites = dict.fromkeys([*(source.site.frame for source in looks), *sites_of(divergence)])
     return Hypothesis("clock", Intervention(sources=held), tuple(sites), (use_text(looks[0]),), looks[0])
@@ -167,7 +167,7 @@ def _held(source: Source) -> FixedSource:
 
 
 def without_source(held: FixedSource) -> Intervention:
-    """What removes a source: the factor that fixes it everywhere, or else a fixed value at its line."""
+    """Return what removes a source: the factor that fixes it everywhere, or else a fixed value at its line."""
     factor = _BY_FACTOR.get(held.source)
     return Intervention(sources=frozenset({held})) if factor is None else Intervention.fix(factor)
 
@@ -185,7 +185,7 @@ def _by_source(source: Source, divergence: Divergence) -> Hypothesis:
     return Hypothesis(cause, intervention, sites, (use_text(source),), source)
 
 
-# Tells the looks at the clock that decide something from those whose time is only logged.
+# Separates the clock reads that decide something from those whose time is only logged.
 
 CLOCK = "clock"
 _SHIFTED = "shifted clock"
@@ -199,20 +199,20 @@ def deciding_looks(
     compare: Callable[[Intervention], Trial],
     likely: Collection[tuple[str, int]] = (),
 ) -> Hypothesis:
-    """The same cause with only those lines at which a shifted clock makes runs differ, while it stands still elsewhere.
+    """Return the cause with only those lines where shifting the clock makes runs differ, while it is frozen elsewhere.
 
-    All looks at the clock are fixed together, because a time must not be compared with one of another clock. So that
-    the runs are equal then says nothing of each line.
+    All clock reads are fixed together, because a time must not be compared with one of another clock. That the runs are
+    then equal says nothing about a single line.
 
     Args:
-        one: That the clock decides.
+        one: The hypothesis that the clock decides.
         sources: What the program took from outside.
         held: What makes the runs equal, this cause among it.
         compare: Makes runs with an intervention.
         likely: Lines, by file and number, that the program's text names. Where one of them decides, no other is tried.
 
     Returns:
-        The cause as it was given where nothing can be told.
+        The cause; unchanged where the lines cannot be separated.
 
     Raises:
         BudgetSpent: There is no time left for the runs.
@@ -243,10 +243,10 @@ def _shifted(held: Intervention, file: str, line: int) -> Intervention:
 
 _QUEUE = "queue-order"
 _HELD_IN_PART = (_QUEUE,)
-"""Sources that go on to vary where processes are behind them, though threads take turns."""
+"""Sources that still vary where threads take turns, if processes are behind them."""
 
 _WHERE_SEEN = ("process-schedule", "arrivals", "compile-caches", "kernel-choices", "xla-gpu-ops")
-"""Factors that take long, and are tried only where what they are about was seen."""
+"""Factors that are slow, and tried only where what they affect was seen."""
 
 _BY_ADDRESS = ("hash-seed", "addresses")
 """Factors that decide how objects are hashed and sorted."""
@@ -260,7 +260,7 @@ _FIRST_BY_KIND = {
     ),
     Kind.MUTATION: ("thread-schedule", "addresses"),
 }
-"""The factors that a kind of divergence points to."""
+"""The factors that each kind of divergence points to."""
 
 
 def hypotheses(
@@ -272,19 +272,19 @@ def hypotheses(
     frameworks: Collection[str] = ("torch",),
     changed_files: Sequence[str] = (),
 ) -> list[Hypothesis]:
-    """Everything that may explain a divergence, the most telling first.
+    """Return everything that may explain a divergence, the most telling first.
 
     Args:
-        divergence: The first one.
-        sources: What the program took from outside with other values in each run, in the order of the program.
-        leftovers: Files that a run read and an earlier one had changed.
-        environment: What differs between what the runs ran on.
-        frameworks: Those that the program was recorded with.
-        changed_files: What the runs changed in the working directory, whether a later one was seen to read it or not.
+        divergence: The first divergence.
+        sources: Outside sources whose values differ between runs, in program order.
+        leftovers: Files that a run read and an earlier run had changed.
+        environment: The differences between the environments of the runs.
+        frameworks: The frameworks that were recorded.
+        changed_files: Files that the runs changed in the working directory, whether or not a later one was seen to read them.
     """
     draws_in_turn = divergence.kind is Kind.RNG and any(source.source == _QUEUE for source in sources)
     if draws_in_turn:
-        # Items that come in another order would themselves be the first difference: here a thread drew what another one draws in the other run.
+        # Items in another order would themselves be the first difference: here a thread drew what another thread draws in the other run.
         sources = [source for source in sources if source.source != _QUEUE]
     found = [
         *_by_choices(divergence, environment),
@@ -310,7 +310,7 @@ def hypotheses(
 
 
 def _takes_part(hypothesis: Hypothesis, frameworks: Collection[str]) -> bool:
-    """Whether what is fixed is there at all: a factor of another framework changes nothing."""
+    """Whether what is fixed exists at all: a factor of another framework changes nothing."""
     return all(
         not FACTORS[name].frameworks or not set(FACTORS[name].frameworks).isdisjoint(frameworks)
         for name, _ in hypothesis.intervention.factors
@@ -318,21 +318,21 @@ def _takes_part(hypothesis: Hypothesis, frameworks: Collection[str]) -> bool:
 
 
 VARYING_OPS = frozenset({"nondeterministic-op", "varying-op-tensorflow", "varying-op-jax"})
-"""Causes that say of an op that it gives other results on equal inputs, with nothing else running."""
+"""Causes in which an op gives different results on equal inputs, with nothing else running."""
 
 
 def varies_alone(divergence: Divergence) -> bool:
-    """Whether the op of a divergence was seen to vary when it was repeated on copies of its inputs."""
+    """Whether the op of a divergence was seen to vary when repeated on copies of its inputs."""
     return any(output.distinct is not None and output.distinct > 1 for output in divergence.outputs)
 
 
 def may_vary_alone(divergence: Divergence) -> bool:
-    """Whether it varied when it was repeated, or got the same and is not one op, such as a compiled graph, so that it cannot be repeated."""
+    """Whether the op varied when repeated, or is not a single op (such as a compiled graph) and so cannot be repeated."""
     return varies_alone(divergence) or (divergence.kind is Kind.OP and not is_repeatable(divergence.op))
 
 
 def is_varying_kernel(divergence: Divergence) -> bool:
-    """Whether it is a kernel of the program that was seen to vary when it was repeated by itself."""
+    """Whether the op is a kernel of the program that was seen to vary when repeated by itself."""
     return varies_alone(divergence) and OpSemantics.WRITES_IN_PART in what_op_does(divergence.op)
 
 
@@ -340,13 +340,13 @@ KERNEL_LIMIT = "No setting makes the kernel deterministic, so no run could show 
 
 
 _NOT_BY_AN_OP = frozenset({Kind.ARGUMENT, Kind.ORDER, Kind.RNG, Kind.STRUCTURE, Kind.UNINITIALIZED})
-"""Kinds of what differs before an op computes: one that varies would have been the first difference itself."""
+"""Kinds of divergence that arise before an op computes: an op that varies would have been the first difference."""
 
 
 def _only_seems_to_help(one: Hypothesis, divergence: Divergence) -> bool:
     """Whether fixing an op may only seem to help.
 
-    Other algorithms and fewer threads also change when threads meet; and where no op is to blame, runs with them are equal by chance.
+    Other algorithms and fewer threads also change when threads meet; where no op is to blame, runs with them are equal by chance.
     """
     is_beside = divergence.kind is Kind.MUTATION or divergence.thread is not None or divergence.stream is not None
     is_elsewhere = is_beside or divergence.kind in _NOT_BY_AN_OP
@@ -354,18 +354,18 @@ def _only_seems_to_help(one: Hypothesis, divergence: Divergence) -> bool:
 
 
 def open_status(one: Hypothesis, divergence: Divergence, is_tried: Callable[[Intervention], bool]) -> Status | None:
-    """How sure it is, after experiments, that something that the program took from outside is the cause; None if it is not.
+    """Return how certain it is, after experiments, that a hypothesis is the cause; None if it is not.
 
     Args:
-        one: A hypothesis.
-        divergence: The first one.
+        one: The hypothesis.
+        divergence: The first divergence.
         is_tried: Whether an intervention was made, and changed nothing.
     """
     if one.source is None:
         is_about_threads = one.intervention == Intervention.fix("thread-schedule") and _is_beside(divergence)
         is_open = is_about_threads and not is_tried(one.intervention)
     elif one.source.source in ANSWERED:
-        # No experiment fixes all of it. That something else was printed matters only where the program computes with it.
+        # No experiment fixes all of it. Different output matters only where the program computes with it.
         return Status.LIKELY if one.source.differs and _is_made_of(divergence, one.source) else None
     elif one.source.source in _HELD_IN_PART:
         is_open = bool(one.source.differs) or divergence.kind is Kind.ORDER
@@ -375,7 +375,7 @@ def open_status(one: Hypothesis, divergence: Divergence, is_tried: Callable[[Int
 
 
 def _is_made_of(divergence: Divergence, source: Source) -> bool:
-    """Whether, by the program's text, what differs is made of what a source gave."""
+    """Whether, judging by the program's text, what differs is computed from a source's value."""
     lines = recorded_lines(divergence, ())
     lines.setdefault(source.site.file, set()).add((source.site.frame.line, source.site.code))
     program = read_program(
@@ -394,7 +394,7 @@ def _is_made_of(divergence: Divergence, source: Source) -> bool:
 
 
 def told_by_kind(divergence: Divergence) -> list[Hypothesis]:
-    """What a divergence says of its cause by itself, where no experiment could show one."""
+    """Return what the kind of a divergence alone says about its cause, where no experiment could show one."""
     evidence = _evidence(divergence)
     if divergence.received_at is not None:
         return [Hypothesis("arrival-order", Intervention(), _arrival_sites(divergence), evidence)]
@@ -424,20 +424,20 @@ def _leftover(divergence: Divergence, leftovers: Sequence[Leftover]) -> Iterator
 
 
 def _by_changed_files(divergence: Divergence, changed_files: Sequence[str]) -> Iterator[Hypothesis]:
-    """That a run read what an earlier one had written, unseen: libraries may open files in C, as that of HDF5 does."""
+    """Yield that a run read, unseen, what an earlier one wrote: libraries such as HDF5's may open files in C."""
     if changed_files and divergence.kind in _OUTSIDE and divergence.thread is None and divergence.stream is None:
         shown = ", ".join(changed_files[:_MOST_LEFTOVERS])
         more = len(changed_files) - _MOST_LEFTOVERS
-        evidence = f"The runs changed {shown}{f' and {more} more files' if more > 0 else ''}; reading was not seen."
+        evidence = f"The runs changed {shown}{f' and {more} more files' if more > 0 else ''}; no reads were seen."
         yield Hypothesis("leftover-file", Intervention(fresh_copy=True), sites_of(divergence), (evidence,))
 
 
 def _by_caches(divergence: Divergence, leftovers: Sequence[Leftover]) -> Iterator[Hypothesis]:
-    """Files of compile caches, which no copy of a folder hides; every second run of a compiled program reads some."""
+    """Yield files of compile caches, which copying a folder does not hide; every second run of a compiled program reads some."""
     kept = [one for one in leftovers if one.cache is not None]
     if kept:
         owners = " and ".join(dict.fromkeys(str(one.cache) for one in kept))
-        place = f"{'It lies' if len(kept) == 1 else 'They lie'} in the compile cache of {owners}."
+        place = f"{'It is' if len(kept) == 1 else 'They are'} in the compile cache of {owners}."
         evidence = (*_leftover_texts(kept), place)
         intervention = Intervention.fix("compile-caches")
         yield Hypothesis("warm-compile-cache", intervention, _opened(divergence, kept), evidence)
@@ -461,7 +461,7 @@ def _opened(divergence: Divergence, leftovers: Sequence[Leftover]) -> tuple[Fram
 
 
 def _by_choices(divergence: Divergence, environment: Sequence[EnvironmentDifference]) -> Iterator[Hypothesis]:
-    """That the runs chose different kernels for the same work, which they noted themselves."""
+    """Yield that the runs noted different choices of kernels for the same work."""
     chosen = [one for one in environment if one[0].startswith(CHOICE_OF_KERNEL)]
     if chosen:
         evidence = [
@@ -472,7 +472,7 @@ def _by_choices(divergence: Divergence, environment: Sequence[EnvironmentDiffere
 
 
 def _by_xla(divergence: Divergence) -> Iterator[Hypothesis]:
-    """What XLA does on a GPU alone: kernels that add in any order, and programs with the kernels that were the fastest this time."""
+    """Yield what only XLA on a GPU does: kernels that add in any order, and kernels chosen because they were fastest this time."""
     is_on_gpu = any(one.device == "gpu" for one in divergence.outputs) and framework_of(divergence.op) == "jax"
     if is_on_gpu and divergence.kind in (Kind.OP, Kind.ARGUMENT):
         held = _by_factor("xla-gpu-ops", divergence)
@@ -480,7 +480,7 @@ def _by_xla(divergence: Divergence) -> Iterator[Hypothesis]:
 
 
 def _by_kind(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypothesis]:
-    """What the kind points to; a generator that the program itself makes or seeds comes before the missing seed."""
+    """Yield what the kind points to; a generator that the program makes or seeds itself comes before a missing seed."""
     names = _FIRST_BY_KIND.get(divergence.kind, ()) if divergence.kind is not None else ()
     if OpSemantics.TAKES_ELEMENT in what_op_does(divergence.op):
         names = ("pipeline-order", "pipeline-parallel")
@@ -500,13 +500,13 @@ def _by_kind(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypo
 
 
 def _by_arrival(divergence: Divergence) -> Iterator[Hypothesis]:
-    """That it was received from whichever process sent first, which the runs themselves show."""
+    """Yield that the value came from whichever process sent first, as the runs themselves show."""
     if divergence.received_at is not None:
         yield Hypothesis("arrival-order", Intervention.fix("arrivals"), _arrival_sites(divergence))
 
 
 def _by_threads(divergence: Divergence) -> Iterator[Hypothesis]:
-    """An op of a thread whose inputs looked alike, and which did not vary by itself: most often another thread writes what it reads."""
+    """Yield a thread race for an op of a thread with equal inputs that did not vary alone: usually another thread writes what it reads."""
     if divergence.kind is Kind.OP and divergence.stream is not None and not varies_alone(divergence):
         yield _by_factor("thread-schedule", divergence)
 
@@ -516,26 +516,26 @@ def _arrival_sites(divergence: Divergence) -> tuple[Frame, ...]:
 
 
 def _by_schedules(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypothesis]:
-    """What timing decides, before anything is tried that has nothing to do with threads or processes."""
+    """Yield what timing decides, to be tried before anything unrelated to threads or processes."""
     for source in sources:
         if source.source == _QUEUE:
-            # Taking turns is for threads; processes that fill a queue run one after the other.
+            # Only threads can take turns; processes that fill a queue run one after the other.
             held = Intervention.fix("process-schedule")
             yield replace(_by_source(source, divergence), intervention=held, source=None)
     if _is_beside(divergence):
         yield _by_factor("thread-schedule", divergence)
     if divergence.process.rpartition(".")[2].startswith("worker-"):
-        # Workers may share more than memory, such as a cache that whoever comes first fills.
+        # Workers may share more than memory, such as a cache that the first to arrive fills.
         yield _by_factor("workers", divergence)
 
 
 def _is_beside(divergence: Divergence) -> bool:
-    """Whether it is in another thread than the main one, or in one that no name tells from others."""
+    """Whether it is in a thread other than the main one, or in a stream whose records have no order of their own."""
     return divergence.thread is not None or divergence.stream is not None
 
 
 def _by_factors(divergence: Divergence) -> Iterator[Hypothesis]:
-    # Numbers that no seed fixes enter as data, or as the state of a generator.
+    # Numbers that no seed fixes appear as data, or as the state of a generator.
     first = _BY_ADDRESS if divergence.kind in (Kind.ARGUMENT, Kind.ORDER) else ()
     for name in dict.fromkeys((*first, *FACTORS)):
         if FACTORS[name].cause is not None and name not in _WHERE_SEEN:
@@ -554,7 +554,7 @@ def _by_factor(name: str, divergence: Divergence) -> Hypothesis:
         cause = "shared-generator"
     intervention = Intervention.fix(name)
     if cause == "address-order":
-        # The salt of strings changes what is allocated, and so every address after it.
+        # The salt of strings changes what is allocated, and thus every later address.
         intervention = intervention.also(Intervention.fix("hash-seed"))
     sites = dict.fromkeys([*stages_at_fault(name, divergence), *sites_of(divergence)])
     return Hypothesis(cause, intervention, tuple(sites), _evidence(divergence), calls=calls_of(list(sites), divergence))
@@ -564,7 +564,7 @@ _DRAWS = re.compile(r"\bgenerator=|\b(rand\w*|normal_?|bernoulli_?|multinomial|u
 
 
 def _may_be_drawn_in_turn(divergence: Divergence) -> bool:
-    """Whether what threads got in another order may be random numbers: each draws what another one draws in the other run."""
+    """Whether what threads got in another order may be random numbers: each draws what another thread draws in the other run."""
     if divergence.kind is Kind.ORDER and divergence.thread is not None and divergence.site is not None:
         return _DRAWS.search(divergence.site.code) is not None
     return divergence.kind is Kind.RNG
@@ -582,14 +582,14 @@ _BY_TEXT = {
     "shared-generator": _TURNS,
     "clock": _TURNS,
 }
-"""What is said where a factor that is about the whole program is tried, and the text has the line."""
+"""The evidence shown where a factor of the whole program is tried, and the text shows the line."""
 
 
 def with_likely_lines(candidates: Sequence[Hypothesis], likely: Sequence[Hypothesis]) -> list[Hypothesis]:
-    """What is tried, the likely first; a factor that decides an order, or which thread comes first, is tried with the line that this is about.
+    """Put likely candidates first; a factor for an order, or for which thread comes first, gets the line that it concerns.
 
     Args:
-        candidates: In their order.
+        candidates: In order.
         likely: What most likely made the runs differ.
     """
     lines = {cause: site for one in likely if one.sites for cause in _alike(one.cause) for site in one.sites[:1]}
@@ -597,7 +597,7 @@ def with_likely_lines(candidates: Sequence[Hypothesis], likely: Sequence[Hypothe
 
     def named(one: Hypothesis) -> Hypothesis:
         told = by_text.get(one.intervention)
-        # A checkpoint that was seen to be torn is told better by its kind than by the text.
+        # For a checkpoint that was seen to be torn, the kind is more precise than the text.
         cause = told.cause if told is not None and one.cause == "thread-race" else one.cause
         if one.source is not None or cause not in lines:
             return one
@@ -605,7 +605,7 @@ def with_likely_lines(candidates: Sequence[Hypothesis], likely: Sequence[Hypothe
         return replace(one, cause=cause, sites=sites, evidence=(_BY_TEXT[cause], *one.evidence))
 
     def is_likely(one: Hypothesis) -> bool:
-        # What a seed is made of, such as the clock, is told best by what it is for.
+        # A source of a seed, such as the clock, is best described by its purpose.
         is_seed = one.cause == "seed-varies" and bool(likely)
         return (
             is_seed
@@ -617,19 +617,19 @@ def with_likely_lines(candidates: Sequence[Hypothesis], likely: Sequence[Hypothe
 
 
 def _alike(cause: str) -> tuple[str, ...]:
-    """The causes whose line may be that of another one, which is likely."""
+    """Return the causes whose line may be that of another, likely cause."""
     return _ORDERS if cause in _ORDERS else (cause,) if cause in _BY_TEXT else ()
 
 
 def is_used_at(one: Hypothesis, divergence: Divergence) -> bool:
-    """Whether a set is iterated, or something else of the program's own used, on a line that led to a divergence."""
+    """Whether the program's own code iterates a set, or uses another source, on a line of the divergence's stack."""
     if one.source is None or one.source.is_in_library or one.source.source in _SELDOM_AT_FAULT:
         return False
     return any((one.source.site.file, one.source.site.line) == (at.file, at.line) for at in divergence.stack)
 
 
 def is_same(one: Hypothesis, other: Hypothesis) -> bool:
-    """Whether two hypotheses are about the same thing, which one has by its line and the other perhaps as a whole."""
+    """Whether two hypotheses concern the same thing, which one fixes at its line and the other perhaps as a whole."""
     if one.intervention == other.intervention:
         return True
     places = {(held.file, held.line) for held in one.intervention.sources}
@@ -649,22 +649,22 @@ def _evidence(divergence: Divergence) -> tuple[str, ...]:
     return tuple(found)
 
 
-# What most likely made runs differ, by the records and the text alone.
+# What most likely made runs differ, judging only by the records and the text.
 
 _MOST_FRAMES = 4
 _OUTSIDE = frozenset({Kind.DATA, Kind.ARGUMENT, Kind.STRUCTURE, Kind.ORDER})
-"""Kinds of divergences that begin outside of the framework, so that the text can say where."""
+"""Kinds of divergence that begin outside the framework, where the text can show the origin."""
 
 
 def likely_hypotheses(comparison: Comparison, traces: Sequence[Trace]) -> list[Hypothesis]:
-    """What most likely made two runs differ, as far as the records and the program's text show it.
+    """Return what most likely made two runs differ, judging by the records and the program's text.
 
     Args:
-        comparison: Of the runs.
-        traces: Of the same runs.
+        comparison: The comparison of the runs.
+        traces: The traces of the same runs.
 
     Returns:
-        The likeliest alone; none if nothing points to one.
+        Only the likeliest; none if nothing points to one.
     """
     divergence = comparison.first_divergence
     of_threads = [one for one in comparison.environment if "num_threads" in one[0]]
@@ -677,7 +677,7 @@ def likely_hypotheses(comparison: Comparison, traces: Sequence[Trace]) -> list[H
     if told or divergence.site is None:
         return told
     facts = next((p.description.get("environment") or {} for p in processes if p.key == divergence.process), {})
-    # The program may set the variable itself, which comes too late: what it was started with counts.
+    # The program may set the variable itself, but too late: its value at the start counts.
     is_fixed = facts.get("hash randomization") == "False" or fixes_hashes(os.environ)
     lines = recorded_lines(divergence, traces)
     began = traces[0].manifest.get("created") or 0.0
@@ -691,7 +691,7 @@ def likely_hypotheses(comparison: Comparison, traces: Sequence[Trace]) -> list[H
         found = _of_generator(divergence, program)
     else:
         found = _of_values(divergence, program) if divergence.kind in _OUTSIDE else []
-    # What the text shows, each rank runs.
+    # Every rank runs what the text shows.
     ranks = sum(part.startswith("rank-") for process in processes for part in process.key.split(".")[1:2])
     return [
         one if one.source is None or ranks < 2 else replace(one, source=replace(one.source, apart=ranks))
@@ -700,7 +700,7 @@ def likely_hypotheses(comparison: Comparison, traces: Sequence[Trace]) -> list[H
 
 
 def _by_itself(divergence: Divergence, has_threads: bool) -> list[Hypothesis]:
-    """What the kind of a divergence says without a look at the text."""
+    """Return what the kind of a divergence says without looking at the text."""
     is_by_threads = divergence.thread is not None or has_threads
     if divergence.kind is Kind.MUTATION and divergence.saved_at is None and is_by_threads:
         return [Hypothesis("thread-race", Intervention.fix("thread-schedule"), sites_of(divergence))]
@@ -710,23 +710,23 @@ def _by_itself(divergence: Divergence, has_threads: bool) -> list[Hypothesis]:
 
 
 def _by_other_threads(comparison: Comparison, divergence: Divergence) -> list[Hypothesis]:
-    """What the program holds at the end of a step changed by no op of its main thread: another thread wrote it, where that one differs, too."""
+    """Blame another thread where no op of the main thread changed a value held at the end of a step, and that thread differs, too."""
     sites_apart = [one.site for one in comparison.divergences if one.thread is not None]
     others = [site for site in (*sites_apart, *(one.site for one in comparison.dead_first)) if site is not None]
     if divergence.kind is not Kind.DATA or divergence.op != STEP_OP or divergence.thread is not None or not others:
         return []
     sites = tuple(dict.fromkeys([others[0], *sites_of(divergence)]))
-    evidence = "No op of the main thread made the value, and what differs besides was made at that line."
+    evidence = "No op of the main thread made the value; another value that differs was made at that line."
     return [Hypothesis("thread-race", Intervention.fix("thread-schedule"), sites, (evidence,))]
 
 
 def _of_generator(divergence: Divergence, program: Program) -> list[Hypothesis]:
-    """A framework's generator was in another state: it was never seeded, or with what differs."""
+    """Explain a framework's generator in a different state: it was never seeded, or with a value that differs."""
     library = framework_of(divergence.op)
     if library not in ("torch", "tensorflow") or ".generator" in divergence.op:
         return []
     if any("generator=" in frame.code for frame in divergence.stack[:_MOST_FRAMES]):
-        # Many ops that take a generator have no other name for it.
+        # Many ops that take a generator have no overload named after it.
         return []
     calls = program.seedings(library)
     if not calls:
@@ -745,7 +745,7 @@ def _of_generator(divergence: Divergence, program: Program) -> list[Hypothesis]:
 
 
 def _of_seed(seeding: Frame, origin: Found, divergence: Divergence) -> Hypothesis:
-    """That a seed differs in each run: where it is made, if a constant can take its place there, or else where it is set."""
+    """Say that a seed differs between runs: where it is made, if a constant can replace it there, or else where it is set."""
     frame = origin.frame
     uses = [
         source_of(call, FixedSource(origin.file, call.lineno, source), origin.code) for source, call in origin.beside
@@ -766,7 +766,7 @@ def _of_seed(seeding: Frame, origin: Found, divergence: Divergence) -> Hypothesi
 
 
 def _of_values(divergence: Divergence, program: Program) -> list[Hypothesis]:
-    """A value came from outside of the framework: from what a line upstream of its use took in."""
+    """Explain a value from outside the framework by what a line upstream of its use took in."""
     is_of_path = divergence.kind in (Kind.STRUCTURE, Kind.ARGUMENT)
     ways = (
         program.statement_at(frame.file, frame.line, conditions=is_of_path) for frame in divergence.stack[:_MOST_FRAMES]
@@ -782,7 +782,7 @@ def _of_values(divergence: Divergence, program: Program) -> list[Hypothesis]:
 
 
 def _of_number_of_threads(divergence: Divergence, program: Program) -> list[Hypothesis]:
-    """The program sets how many threads compute, and to another number in each run."""
+    """Explain a number of computing threads that the program sets differently in each run."""
     for module, call in program.callers.get("set_num_threads", ()):
         origin = program.back_from([(module, one) for one in given_to(call)])
         if origin is not None:

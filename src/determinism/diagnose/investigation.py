@@ -1,4 +1,4 @@
-"""The search for a cause: evidence first, then experiments, until the runs are equal or the time is up."""
+"""Search for causes: evidence first, then experiments, until the runs are equal or the time is up."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ _MOST_CAUSES = 5
 _SHIFTED_RUNS = 3
 _MOST_UNTRIED = 4
 _FEW = 2
-"""So many hypotheses are tried one by one; of more, all together first."""
+"""Up to this many hypotheses are tried one by one; if there are more, all are tried together first."""
 _LEAST_RUNS = 2
-"""So many whole runs show that a program is bit-identical, where other runs have ruled out that its divergence went by chance."""
+"""Whole runs that show a program to be bit-identical, once other runs have ruled out that the divergence vanished by chance."""
 
 
 _SCHEDULES = frozenset(
@@ -73,22 +73,22 @@ _SCHEDULES = frozenset(
         "pipeline-race",
     }
 )
-"""Causes that say that timing decides: where runs differ only at times, just these are to be expected."""
+"""Causes in which timing decides: the only ones to expect where runs differ only occasionally."""
 
 
 _ADDRESSES = "addresses"
 _CACHES, _CACHES_CAUSE = "compile-caches", "warm-compile-cache"
 _STAYING = frozenset({_CACHES_CAUSE, "leftover-file"})
-"""Causes that make the first run differ from all others."""
+"""Causes that make only the first run differ from all others."""
 _CAME_ONCE = (
-    "The difference did not recur: {} further runs with nothing changed were bit-identical, and would be with "
-    "anything fixed. Either the first run changed something for all others that was not seen, such as a service or "
-    "what another program keeps, or it comes rarely: -n 10 compares ten runs."
+    "The difference did not recur: {} further runs with nothing changed were bit-identical, so fixing something would "
+    "prove nothing. Either the first run left something behind that was not seen, such as the state of a service or "
+    "of another program, or the difference is rare: -n 10 compares ten runs."
 )
 
 
 class _Found(NamedTuple):
-    """A cause whose removal made a divergence go."""
+    """A cause whose removal made a divergence disappear."""
 
     hypothesis: Hypothesis
     experiments: list[Experiment]
@@ -97,7 +97,7 @@ class _Found(NamedTuple):
 
 @dataclass
 class Investigation:
-    """One search for causes; what it found stays when it is broken off."""
+    """A search for causes, which keeps what it has found if it is interrupted."""
 
     comparison: Comparison
     runner: ExperimentRunner
@@ -106,19 +106,19 @@ class Investigation:
     step_seconds: float | None = None
     """How long a step takes in a plain run; None if that was not measured."""
     can_try_fixes: bool = True
-    """Whether a whole program may be run with fixes beyond those that an experiment needs."""
+    """Whether the whole program may be run with fixes, beyond what an experiment needs."""
     frameworks: Collection[str] = ("torch",)
-    """Those that the program was recorded with."""
+    """The frameworks that were recorded."""
     likely: Sequence[Hypothesis] = ()
-    """What most likely made the runs differ, by what was known before any experiment."""
+    """What most likely made the runs differ, judging by what was known before any experiment."""
     likely_of: Callable[[Divergence], Sequence[Hypothesis]] = lambda divergence: ()
-    """The same of a later divergence, which shows when what made the first one is removed."""
+    """The same for a later divergence, which appears once the cause of the first one is removed."""
     is_linted: Callable[[Hypothesis], bool] = lambda hypothesis: False
-    """Whether a rule of lint fires at the line of a candidate, which is then tried first."""
+    """Whether a lint rule fires on the line of a candidate, which is then tried first."""
     command: str = ""
-    """What goes on with the search for longer."""
+    """The command that continues the search."""
     changed_files: Sequence[str] = ()
-    """What the plain runs changed in the working directory."""
+    """Files that the plain runs changed in the working directory."""
     executions: int = 1
     """How often the op of the first divergence ran at its line in a plain run."""
 
@@ -127,35 +127,35 @@ class Investigation:
         self._rate = Rate()
         self._rate.add(pairs=1, different=1)
         self._rate_when_short = Rate()
-        """The same of runs that end soon after the first difference, without those by which their end was chosen."""
+        """The same for runs that end soon after the first difference, excluding those used to choose where they end."""
         first = self.comparison.first_divergence
         self._is_race = bool(self.comparison.racy) or (first is not None and _may_depend_on_timing(first))
         for output in first.outputs[:1] if first is not None else ():
             if output.repeats and output.distinct:
                 self._note_repeats(output.repeats, output.distinct)
             elif output.elements_different is not None or self._has_values:
-                # Two further runs kept their values, which are counted only where they differ.
+                # Two further runs kept their values; those runs are counted only where they differ.
                 self._note_pair(differs=bool(output.elements_different), is_short=True)
         self._found: list[_Found] = []
         self._trials: dict[Intervention, Trial] = {}
         self._likely_now: Sequence[Hypothesis] = self.likely
-        """What most likely makes the divergence that is looked at."""
+        """What most likely causes the divergence under investigation."""
         self._unexplained: Divergence | None = None
-        """The divergence that is looked at, as long as nothing made it go."""
+        """The divergence under investigation, until something makes it disappear."""
         self._untried: list[Hypothesis] = []
-        """What is to be tried of the divergence that is looked at."""
+        """What remains to be tried for the divergence under investigation."""
         self._too_few: set[Intervention] = set()
-        """Those of which more runs would be needed than are made, to rule out that they were equal by chance."""
+        """Interventions that would need more runs than are made, to rule out that their runs were equal by chance."""
         self._made_again: set[Intervention] = set()
-        """Those of which a second series of runs was made."""
+        """Interventions for which a second series of runs was made."""
         self._alternatives: list[tuple[str, Trial]] = []
-        """Trials of what can be set from outside instead of changing a line, with the cause that it removes."""
+        """Trials of settings outside the program that replace a change to a line, each with the cause it removes."""
         self._probed: Trial | None = None
         self._changed: Trial | None = None
         """Runs with the changed lines."""
         self._experiments_with_changes: list[Experiment] = []
         self._is_steady = True
-        """Whether runs with nothing changed always part at the same record."""
+        """Whether runs with nothing changed always diverge at the same record."""
         self._causes: list[Cause] = []
         self._fixes: list[Fix] = []
         self._experiments: list[Experiment] = list(self.comparison.experiments)
@@ -163,7 +163,7 @@ class Investigation:
 
     @property
     def diagnosis(self) -> Diagnosis:
-        """What was known before, with what was found up to now."""
+        """The earlier diagnosis, with what has been found so far."""
         return replace(
             self.comparison.diagnosis,
             causes=tuple(self._causes),
@@ -173,10 +173,10 @@ class Investigation:
         )
 
     def run(self) -> None:
-        """Investigate; what is found is in `diagnosis`.
+        """Investigate, and leave the findings in `diagnosis`.
 
         Raises:
-            LaunchError: The user ended it; what was found until then is in `diagnosis`.
+            LaunchError: The user stopped it; what had been found by then is in `diagnosis`.
         """
         divergence = self.comparison.first_divergence
         try:
@@ -195,7 +195,7 @@ class Investigation:
             self._conclude()
 
     def _explain(self, divergence: Divergence) -> Divergence | None:
-        """Find the causes of one divergence; returns the next one, None if there is none or it was not explained."""
+        """Find the causes of a divergence; return the next one, or None if there is none or this one was not explained."""
         self._unexplained = divergence
         if is_varying_kernel(divergence):
             self._found += [_Found(one, [], Status.CONFIRMED) for one in told_by_kind(divergence)]
@@ -220,17 +220,17 @@ class Investigation:
             changed_files=self.changed_files if not self._found else (),
         )
         candidates = [hypothesis for hypothesis in candidates if self._held.also(hypothesis.intervention) != self._held]
-        # What lint names may as well be the second cause; what is likely is so of the first divergence.
+        # What lint names may just as well be the second cause; likely causes apply only to the first divergence.
         named = [one for one in candidates if is_used_at(one, divergence)]
         named += [one for one in candidates if self.is_linted(one) and one not in named]
         candidates = [*named, *(one for one in candidates if one not in named)]
         candidates = with_likely_lines(candidates, self._likely_now)
-        # One constant where a seed is made does for every generator that it is set for.
+        # One constant where a seed is made covers every generator seeded with it.
         candidates.sort(key=lambda one: not one.makes_seed)
         named += [one for one in candidates if any(is_same(one, other) for other in self._likely_now)]
         candidates = self._with_caches_in_place(candidates, probed, divergence)
         if _has_order_of_addresses(candidates) and obstacle(_ADDRESSES, Action.PERTURBED) is None:
-            # Objects often lie as they did in the run before. Of several such orders, fixing any one would then seem to help.
+            # Objects often have the same addresses as in the previous run. Fixing any one of several such orders would then seem to help.
             self._held = self._held.also(Intervention.perturb(_ADDRESSES))
         if probed.is_equal and self._rate.came_once and not self._found:
             candidates = self._left_behind(candidates, divergence)
@@ -246,7 +246,7 @@ class Investigation:
         return self._next(self._trials[self._held])
 
     def _next(self, trial: Trial) -> Divergence | None:
-        """The divergence that is left without what was found; None if there is none."""
+        """Return the divergence that remains without the causes found; None if there is none."""
         self._unexplained = trial.divergence
         if not trial.is_equal:
             self._begin_rates(trial)
@@ -255,9 +255,9 @@ class Investigation:
     def _with_caches_in_place(
         self, candidates: list[Hypothesis], probed: Trial, divergence: Divergence
     ) -> list[Hypothesis]:
-        """What is tried, with compile caches first if they make runs differ, and left out if they do not.
+        """Put compile caches first among the candidates if they make runs differ, and drop them if they do not.
 
-        Only the first run may have found them empty: where the runs after it are equal, they would be so with anything fixed.
+        Only the first run may have found them empty: if the runs after it are equal, they would be equal with anything fixed.
         """
         caches = [one for one in candidates if one.cause == _CACHES_CAUSE]
         if not (caches and probed.is_equal):
@@ -269,13 +269,13 @@ class Investigation:
         return [*caches, *others] if trial.divergence is not None else others
 
     def _left_behind(self, candidates: list[Hypothesis], divergence: Divergence) -> list[Hypothesis]:
-        """Of what is tried, that which can be told from nothing where all runs after the first one were equal.
+        """Return the candidates that can still be tested; usually none, where all runs after the first one were equal.
 
-        They would then be equal with anything fixed, and confirm whatever is tried first. That holds no longer if further runs with
-        nothing changed differ once more; and it does not hold for what was seen to stay from one run to the next.
+        Such runs would be equal with anything fixed, and confirm whatever is tried first. That changes if further runs with nothing
+        changed differ again, and it does not apply to state seen to persist from one run to the next.
         """
         left = [one for one in candidates if one.cause in _STAYING]
-        # That something changed files does not show that anything reads them.
+        # That a program changes files does not show that anything reads them.
         if left and self.comparison.leftovers:
             return left
         self._untried = candidates
@@ -289,7 +289,7 @@ class Investigation:
         return []
 
     def _take(self, removed: Sequence[Hypothesis], divergence: Divergence) -> None:
-        """Keep causes whose removal together made a divergence go."""
+        """Record causes whose joint removal made a divergence disappear."""
         removed, named = self._all_told_apart(removed, divergence)
         trial = self._trial(removed)
         self._held = trial.intervention
@@ -307,12 +307,12 @@ class Investigation:
             ]
 
     def _confirmed_at_once(self, divergence: Divergence) -> Trial | None:
-        """The trial without what is likely the cause, if the divergence goes with it: no other experiment costs so little."""
+        """Return the trial without a likely cause, if that removes the divergence: no other experiment costs so little."""
         if self._rate.came_once:
-            # Two further runs were equal, and perhaps all are: nothing can be told from runs that are equal with something fixed.
+            # Two further runs were equal, and perhaps all are: equal runs with something fixed then prove nothing.
             return None
         for hypothesis in (*self._varying(divergence), *filter(self._may_be_tried_first, self._likely_now)):
-            # Where few runs tell enough, whole ones cost less than short ones and then whole ones.
+            # Where few runs are conclusive, whole runs cost less than short runs followed by whole ones.
             self._trial([hypothesis], may_be_short=not self._is_certain(self._held.also(hypothesis.intervention)))
             if self._removes([hypothesis], divergence):
                 self._take([hypothesis], divergence)
@@ -320,7 +320,7 @@ class Investigation:
         return None
 
     def _varying(self, divergence: Divergence) -> list[Hypothesis]:
-        """What makes an op deterministic that was seen to vary by itself: nothing that the program takes from outside explains that."""
+        """Return the fix for an op that was seen to vary by itself: nothing that the program takes from outside explains that."""
         if not may_vary_alone(divergence) or self.comparison.leftovers or self._has_other_surroundings:
             return []
         candidates = hypotheses(divergence, (), leftovers=(), frameworks=self.frameworks)
@@ -330,13 +330,13 @@ class Investigation:
         return likely.cause in SEEDED_LIBRARIES.values() or self._can_change_line(likely)
 
     def _can_change_line(self, hypothesis: Hypothesis) -> bool:
-        """Whether the program's text shows a use of what is likely, whose line can be changed; not so where timing decides or a time is compared."""
+        """Whether the text shows a use of a likely cause on a line that can be changed; not if timing decides or a time is compared."""
         sources = {held.source for held in hypothesis.intervention.sources}
         is_alone = bool(sources) and (hypothesis.makes_seed or sources.isdisjoint({*TIMED, CLOCK}))
         return is_alone and self.can_try_fixes and not self._is_race and code_change(hypothesis) is not None
 
     def _left_text(self, divergence: Divergence | None) -> str:
-        """What was not tried, and the command that tries it; begins with a space."""
+        """Say what was not tried and which command would try it; begins with a space."""
         if divergence is None:
             return ""
         untried = self._untried or hypotheses(divergence, (), leftovers=(), frameworks=self.frameworks)
@@ -351,11 +351,11 @@ class Investigation:
         return f"{text} To continue: {self.command}" if self.command else text
 
     def _status(self, hypothesis: Hypothesis, trial: Trial, divergence: Divergence, num_needed: int) -> Status:
-        """How sure a cause is whose removal made a divergence go.
+        """Return how certain a cause is whose removal made a divergence disappear.
 
-        That an op varies by itself is confirmed only if it did when it was repeated by itself. Of runs that differ only at
-        times, some are equal whatever is fixed: few of them confirm only what the divergence points to by itself. So it is where
-        many factors had to be fixed together that nothing points to: a program hardly has so many causes of one difference.
+        That an op varies by itself is confirmed only if it varied when repeated by itself. Of runs that differ only occasionally,
+        some are equal whatever is fixed: a few equal runs confirm only what the divergence itself points to. The same holds where
+        many factors that nothing points to had to be fixed together: one difference hardly has so many causes.
         """
         if hypothesis.cause in VARYING_OPS:
             return Status.CONFIRMED if varies_alone(divergence) else Status.LIKELY
@@ -365,16 +365,16 @@ class Investigation:
 
     @property
     def _has_other_surroundings(self) -> bool:
-        """Whether the runs ran on something else, apart from what they themselves made: compile caches, and choices of kernels."""
+        """Whether the environments differed, other than in what the runs themselves made: compile caches and choices of kernels."""
         made = (FACT, CHOICE_OF_KERNEL, *(f"variable {cache.variable}" for cache in COMPILE_CACHES))
         return any(not name.startswith(made) for name, *_ in self.comparison.environment)
 
     def _blame_surroundings(self) -> None:
-        """Two further runs agree, and the runs that differ had other surroundings."""
+        """Blame the environment: two further runs agree, and the runs that differ had different environments."""
         apart = self.comparison.environment
         differing = [f"{name} was {value} in one run and {another} in the other." for name, value, another in apart]
         if not self._likely_now:
-            # Otherwise the program was seen to choose these for itself.
+            # Where something is likely, the program was seen to choose these settings itself.
             likely = Hypothesis("environment-difference", Intervention(), (), tuple(differing[:5]))
             self._causes.append(_cause(likely, Status.LIKELY, []))
         self._limit = "Two further runs in the same environment were equal, so no experiment was made."
@@ -390,27 +390,27 @@ class Investigation:
         return trial
 
     def _note_repeats(self, repeats: int, distinct: int) -> None:
-        """Take note of how often the op gave another result: two runs agree only if they do each time that it runs in them."""
+        """Count how often the op gave another result: two runs agree only if every execution of it does."""
         pairs = repeats - 1
         is_alike_each_time = (1 - (distinct - 1) / pairs) ** self.executions if pairs else 1.0
         self._rate.add(pairs=pairs, different=int(pairs * (1 - is_alike_each_time)))
 
     def _note_pair(self, *, differs: bool, is_short: bool, pairs: int = 1) -> None:
-        """Take note of runs with nothing removed that makes them differ.
+        """Count runs from which no cause of their differences was removed.
 
         Args:
-            differs: Whether the last of them differs from the first.
-            is_short: Whether they end soon after the first difference.
-            pairs: How many were compared with the first; all before the last were equal to it.
+            differs: Whether the last run differs from the first.
+            is_short: Whether the runs end soon after the first difference.
+            pairs: How many runs were compared with the first; all before the last equaled it.
         """
         for rate in [self._rate, self._rate_when_short] if is_short else [self._rate]:
             rate.add(pairs=pairs, different=int(differs))
 
     def _begin_rates(self, trial: Trial) -> None:
-        """Forget how often the runs differed by what was removed: what is left may come much more seldom.
+        """Restart the rates: runs may differ much less often by the causes that remain.
 
         Args:
-            trial: Without what was removed; its runs still differ.
+            trial: The runs without what was removed; they still differ.
         """
         self._rate, self._rate_when_short = Rate(), Rate()
         self._note_pair(differs=True, is_short=trial.steps is not None, pairs=trial.runs - 1)
@@ -418,11 +418,11 @@ class Investigation:
     def _needed(
         self, candidates: Sequence[Hypothesis], divergence: Divergence, named: Collection[Hypothesis]
     ) -> list[Hypothesis]:
-        """The causes that must be removed for a divergence to go: as few as will do.
+        """Return a minimal set of causes whose removal makes a divergence disappear.
 
-        One by one in their order, except that a stretch of many sources is taken as a whole first, those of the program
-        apart from those of libraries, and those that the text of the program names apart from the others; then all of them.
-        All that something points to comes together before what nothing points to.
+        Candidates are tried one by one in their order, but a stretch of many sources is first taken as a whole: those of the program
+        apart from those of libraries, and those that the program's text names apart from the others. Finally all are tried together.
+        All candidates that something points to are tried together before those that nothing points to.
         """
         pointed = [one for one in candidates if one.source is not None or one in named]
         alone = [one for one in pointed if self._held.also(one.intervention) not in self._trials]
@@ -449,7 +449,7 @@ class Investigation:
     def _minimal(
         self, background: list[Hypothesis], candidates: Sequence[Hypothesis], divergence: Divergence, *, is_tested: bool
     ) -> list[Hypothesis]:
-        """A smallest part of the candidates that is enough together with what is given.
+        """Return a minimal subset of the candidates that suffices together with the background.
 
         QuickXplain: Junker, "Preferred explanations and relaxations for over-constrained problems", AAAI 2004. Earlier
         candidates are preferred.
@@ -464,21 +464,21 @@ class Investigation:
         return [*of_first, *of_second]
 
     def _removes(self, together: Sequence[Hypothesis], divergence: Divergence) -> bool:
-        """Whether a divergence goes when some causes are removed."""
+        """Whether a divergence disappears when some causes are removed."""
         trial = self._trial(together)
         if trial.is_equal and self._may_be_chance(together, divergence):
             trial = self._again(trial, divergence)
         if not trial.removes(divergence) or trial.is_equal or trial.divergence is None:
             return trial.is_equal
-        # Where it comes and goes by itself, that it comes later shows nothing.
+        # If the divergence comes and goes by itself, a later one shows nothing.
         if not self._is_steady or (self._is_race and is_same_line(trial.divergence, divergence)):
             return False
         return self._is_certain(trial.intervention) or self._is_seen_again(trial, divergence)
 
     def _may_be_chance(self, together: Sequence[Hypothesis], divergence: Divergence) -> bool:
-        """Whether the program takes in what timing decides, or nothing that was seen to vary, and nothing points to what was fixed instead.
+        """Whether the program takes in what timing decides, or nothing seen to vary, and nothing points to what was fixed instead.
 
-        So it is too where workers that share their work were given the same values: which of them takes what is up to timing.
+        The same holds if workers that share their work were given the same values: timing decides which of them takes what.
         """
         if divergence.kind in (Kind.RNG, Kind.UNINITIALIZED):
             return False
@@ -494,7 +494,7 @@ class Investigation:
         return not is_pointed_to and (is_shared or is_unexplained or any(source.source in TIMED for source in sources))
 
     def _again(self, trial: Trial, divergence: Divergence) -> Trial:
-        """As many further runs as are ever made, unless they were made: what fixes something else also changes the timing."""
+        """Repeat a trial with the most runs ever made, unless that was done before: fixing something unrelated also changes the timing."""
         if trial.intervention not in self._made_again:
             again = self.runner.compare(trial.intervention, runs=MOST_RUNS)
             self._made_again.add(trial.intervention)
@@ -503,9 +503,9 @@ class Investigation:
         return self._trials[trial.intervention]
 
     def _is_seen_again(self, trial: Trial, divergence: Divergence) -> bool:
-        """Whether runs made once more part where they parted before: with what was held so far, and with what is held now.
+        """Whether new runs diverge where they did before, both with what was held so far and with what is held now.
 
-        Two runs of a program whose threads race may part later by chance, whatever is fixed.
+        Two runs of a program whose threads race may diverge later by chance, whatever is fixed.
         """
         before = self.runner.compare(self._held, runs=2, may_be_short=self._may_end_early)
         if not before.shows(divergence):
@@ -534,12 +534,12 @@ class Investigation:
         return trial
 
     def _runs_needed(self, intervention: Intervention, *, may_be_short: bool, tried: int | None = None) -> int:
-        """How many equal runs show that what goes with an intervention goes by it and not by chance.
+        """Return how many equal runs show that the intervention, and not chance, removed a divergence.
 
         Args:
-            intervention: It.
-            may_be_short: Whether runs will do that end soon after the first difference.
-            tried: How many others were tried; as many as there were trials if None.
+            intervention: The intervention.
+            may_be_short: Whether runs that end soon after the first difference suffice.
+            tried: How many others were tried; if None, the number of trials so far.
         """
         tried = len(self._trials) if tried is None else tried
         rate = self._rate_when_short if may_be_short and self._may_end_early and self._is_race else self._rate
@@ -548,7 +548,7 @@ class Investigation:
             self._too_few.add(intervention)
         if self._is_certain(intervention):
             return _LEAST_RUNS
-        # How often an op varies when it is repeated is only about how often it does in a run.
+        # How often a repeated op varies only approximates how often it varies in a run.
         return max(runs, _LEAST_RUNS + 1) if self._is_race else runs
 
     @property
@@ -560,8 +560,8 @@ class Investigation:
     def _may_end_early(self) -> bool:
         """Whether runs that end soon after the first divergence show as much as whole ones.
 
-        A later divergence is beyond their end. And the shorter they are, the more often runs of a race come out alike by chance:
-        they will do only where such runs, with nothing removed, were seen to differ.
+        They end before any later divergence. And the shorter the runs of a race, the more often they are equal by chance: they
+        suffice only where such runs, with nothing removed, were seen to differ.
         """
         return not self._found and (not self._is_race or self._rate_when_short.is_always)
 
@@ -573,7 +573,7 @@ class Investigation:
         )
 
     def _to_the_end(self, trial: Trial, found: Sequence[Hypothesis]) -> Trial:
-        """The trial; if its runs were equal and ended early, one of whole runs, unless such with the changed lines show as much."""
+        """Return the trial; if its runs were equal but ended early, one of whole runs, unless runs with the changed lines show as much."""
         if trial.steps is None or not trial.is_equal:
             return trial
         fixed = with_fixes(found, self._surroundings)
@@ -588,8 +588,8 @@ class Investigation:
     def _all_told_apart(
         self, removed: Sequence[Hypothesis], divergence: Divergence
     ) -> tuple[Sequence[Hypothesis], Sequence[Hypothesis]]:
-        """What is to be removed, and the causes by their right names; if the search is broken off meanwhile, they stay, as likely
-        under the names that they had.
+        """Return what to remove, and the causes by their correct names; if the search is interrupted meanwhile, the causes
+        are kept as likely, under their previous names.
         """
         try:
             named = [self._by_addresses(hypothesis, removed, divergence) for hypothesis in removed]
@@ -605,10 +605,10 @@ class Investigation:
     def _by_addresses(
         self, hypothesis: Hypothesis, removed: Sequence[Hypothesis], divergence: Divergence
     ) -> Hypothesis:
-        """The order of addresses instead of that of hashes, where it is what the runs differ by.
+        """Blame the order of addresses instead of that of hashes, where the runs differ by addresses.
 
-        The salt of strings also changes what is allocated. With a fixed one, addresses often differ in few of their bits, and a few runs
-        may be equal by chance: so memory is made to lie elsewhere.
+        The salt of strings also changes what is allocated. With a fixed salt, addresses often differ in few bits, and a few runs may be
+        equal by chance: so memory is moved.
         """
         if hypothesis.cause != "hash-order" or hypothesis.intervention != Intervention.fix("hash-seed"):
             return hypothesis
@@ -619,9 +619,9 @@ class Investigation:
         return replace(hypothesis, cause="address-order", intervention=Intervention.fix(_ADDRESSES, "hash-seed"))
 
     def _told_apart(self, hypothesis: Hypothesis, removed: Sequence[Hypothesis], divergence: Divergence) -> Hypothesis:
-        """The cause by its right name, where what removes it does not tell.
+        """Return the cause by its correct name, where what removes it leaves that open.
 
-        A generator may have been seeded, only too late. And an order or a hash rests on strings, which a fixed salt makes
+        A generator may have been seeded, only too late. And an order or a hash depends on strings, which a fixed salt makes
         equal, or on addresses, which it does not.
         """
         if (
@@ -642,7 +642,7 @@ class Investigation:
             return hypothesis
         salted = replace(hypothesis, intervention=Intervention.fix("hash-seed"))
         instead = [salted if other is hypothesis else other for other in removed]
-        # It is no further cure among those that were tried: what cures is known by now.
+        # This does not count as another candidate cure: the cure is known by now.
         self._trial(instead, tried=0)
         if not self._removes(instead, divergence):
             return replace(hypothesis, cause="address-order")
@@ -663,7 +663,7 @@ class Investigation:
             return hypothesis
 
     def _seeded_later(self, hypothesis: Hypothesis, divergence: Divergence) -> list[Frame]:
-        """Where the generator that a cause is about was seeded after it had been drawn from."""
+        """Return where a cause's generator was seeded after it had been drawn from."""
         library = next((name for name, cause in SEEDED_LIBRARIES.items() if cause == hypothesis.cause), None)
         if library is None or self._probed is None:
             return []
@@ -672,7 +672,7 @@ class Investigation:
         return [site.frame for site, records in calls if records > drawn][:1]
 
     def _change_lines(self) -> None:
-        """Run the program with the changed lines themselves, where they are what removes a cause."""
+        """Run the program with the changed lines themselves, where changing lines is what removes a cause."""
         last = self._trials.get(self._held)
         fixed = with_fixes([one.hypothesis for one in self._found], self._surroundings)
         first = self.comparison.first_divergence
@@ -686,12 +686,12 @@ class Investigation:
 
     @property
     def _surroundings(self) -> Intervention:
-        """What all runs have in common, and what is perturbed so that runs are not equal by chance."""
+        """What all runs have in common, and what is perturbed so that they are not equal by chance."""
         moving = Intervention.perturb(_ADDRESSES)
         return self.plain.also(moving) if self._held.covers(moving) else self.plain
 
     def _with_lines_changed(self, fixed: Intervention) -> Trial:
-        # That the divergence goes with its causes, and not by chance, was shown by the trial without them.
+        # The trial without the causes already showed that the divergence does not vanish by chance.
         runs = self._rate.runs_needed(is_race=True) if self._is_race else _LEAST_RUNS
         self._changed = self.runner.compare(fixed, runs=runs)
         if self.comparison.first_divergence is not None:
@@ -701,24 +701,24 @@ class Investigation:
         return self._changed
 
     def _experiments_with(self, hypothesis: Hypothesis, removed: Sequence[Hypothesis]) -> list[Experiment]:
-        """The experiments that a cause rests on: all causes removed, and all but this one."""
+        """Return the experiments that support a cause: with all causes removed, and with all but this one."""
         names = [_together(removed).name, _together([other for other in removed if other is not hypothesis]).name]
         return [experiment for experiment in self._experiments if experiment.factor in names]
 
     def _suppose_what_was_probed(self, divergence: Divergence | None) -> None:
-        """The search was broken off: what it was about to try is possible."""
+        """After an interruption, list as possible what the search was about to try."""
         if divergence is not None and not self._found and self._probed is not None:
             self._suppose(divergence, self._probed.sources)
 
     def _suppose(self, divergence: Divergence, sources: Sequence[Source]) -> None:
-        """Name what points somewhere and no experiment showed, and what the program took from outside and was not tried."""
+        """Add causes that something points to but no experiment showed, and untried outside sources."""
         self._causes += [_cause(one, Status.LIKELY, []) for one in told_by_kind(divergence)]
         for one in hypotheses(divergence, sources, leftovers=()):
             if status := open_status(one, divergence, self._is_tried):
                 self._causes.append(_cause(one, status, []))
 
     def _is_tried(self, intervention: Intervention) -> bool:
-        """Whether runs were made with it, alone or with others, and the latter still differed."""
+        """Whether runs with an intervention were made, alone or with others; in the latter case they still differed."""
         refuted = (made for made, trial in self._trials.items() if trial.failure is None and not trial.is_equal)
         return (
             intervention in self._trials
@@ -727,7 +727,7 @@ class Investigation:
         )
 
     def _started(self) -> Path | None:
-        """The file that the program is started from."""
+        """Return the file that the program is started from."""
         first, runs = self.comparison.first_divergence, self.comparison.runs
         outermost = first.stack[-1].file if first is not None and first.stack else None
         return started_program(runs[0].command if runs else (), outermost)
@@ -747,7 +747,7 @@ class Investigation:
             said = {_named(cause) for cause in likely}
             self._causes = [*likely, *(cause for cause in self._causes if _named(cause) not in said)]
         elif self._unexplained is not None and self._found:
-            # What was found does not explain all, and the search ended before it came to what is left.
+            # The causes found do not explain everything, and the search ended before it reached the rest.
             self._causes += likely_causes_left(self._likely_now, self._is_tried)
         last = self._trials.get(self._held)
         self._fixes = [
@@ -761,11 +761,11 @@ class Investigation:
 def likely_causes_left(
     likely: Sequence[Hypothesis], is_tried: Callable[[Intervention], bool] = lambda intervention: False
 ) -> list[Cause]:
-    """What is likely by what was recorded, as causes, without what an experiment has refuted.
+    """Return as causes what is likely from the records, without what an experiment has refuted.
 
     Args:
         likely: The hypotheses.
-        is_tried: Whether something was fixed, and the runs still differed.
+        is_tried: Whether an intervention was made, and the runs still differed.
     """
     return [_cause(one, Status.LIKELY, []) for one in likely if one.cause in ANSWERED or not is_tried(one.intervention)]
 
@@ -775,12 +775,12 @@ def _has_order_of_addresses(candidates: Sequence[Hypothesis]) -> bool:
 
 
 def _named(cause: Cause) -> tuple[str, tuple[Frame, ...]]:
-    """What a report names of a cause."""
+    """Return what a report shows of a cause."""
     return cause.identifier, tuple(cause.sites[:1])
 
 
 def _may_depend_on_timing(divergence: Divergence) -> bool:
-    """Whether what differs may well come out alike by chance."""
+    """Whether what differs may well be equal by chance."""
     is_beside = divergence.thread is not None or divergence.stream is not None or divergence.received_at is not None
     return divergence.kind in (Kind.OP, Kind.MUTATION) or is_beside
 

@@ -1,4 +1,4 @@
-"""The text of a program, read: what names stand for, and which value that differs from run to run an expression goes back to.
+"""A program's text: what names refer to, and which value that differs from run to run an expression goes back to.
 
 Nothing of the program is run. `likely` reads the files in which two runs differ; `lint` reads any file before anything runs.
 """
@@ -36,7 +36,7 @@ from determinism.trace.process import Trace
 from determinism.trace.schema import Frame, Table
 
 _MOST_LOOKED_AT = 3000
-"""Expressions that are looked at on the way back."""
+"""The most expressions visited on the way back."""
 
 _BY_SOURCE = {
     "clock": (
@@ -62,16 +62,16 @@ _BY_SOURCE = {
     "process-id": ("os.getpid", "os.getppid", "threading.get_ident", "threading.get_native_id"),
 }  # fmt: skip
 CALLS = {name: source for source, names in _BY_SOURCE.items() for name in names}
-"""Calls that give something else in each run, with the source that they are: those that are noted while a program runs, as far as the text
-names them by their module. A test sees that the two agree; what is noted is defined where much more is imported than reading needs."""
+"""Calls that give a different result in each run, with their source: those noted while a program runs, if the text names them by their
+module. A test checks that the two agree; the notes are defined in a module that imports far more than reading needs."""
 MADE_SEEDS = ("clock", "process-id", "entropy", "machine-state", "file-time")
-"""Sources that programs make seeds of which are to differ in each run; a line is changed for them only where it makes one."""
+"""Sources of which programs make seeds that are meant to differ in each run; a line is changed for them only where it makes a seed."""
 METHODS = {"iterdir": "listing", "rglob": "listing", "imap_unordered": "completion-order", "getpid": "process-id"}
 GENERATORS = (
     "numpy.random.default_rng", "numpy.random.RandomState", "numpy.random.Generator", "numpy.random.SeedSequence", "numpy.random.PCG64",
     "random.Random",
 )  # fmt: skip
-"""Make a generator, which starts from the operating system unless a seed is given."""
+"""Calls that make a generator, which starts from the operating system unless a seed is given."""
 NOT_DRAWS = frozenset(
     {
         "seed",
@@ -92,7 +92,7 @@ _SCIKIT_LEARN = frozenset({
     "make_regression", "make_blobs", "make_moons", "make_circles", "SGDClassifier", "SGDRegressor",
 })  # fmt: skip
 _SCIPY = frozenset({"differential_evolution", "dual_annealing", "basinhopping", "rvs", "kmeans2"})
-"""What draws from NumPy's global generator unless it is given `random_state`, or what else the library calls it."""
+"""Functions that draw from NumPy's global generator unless given `random_state`, or whatever the library calls it."""
 SEEDS = {
     "numpy": ("numpy.random.seed",),
     "random": ("random.seed",),
@@ -103,19 +103,19 @@ SEEDS = {
     ),
 }  # fmt: skip
 SEED_ALL = frozenset({"seed_everything", "set_seed", "set_random_seed", "seed_all", "fix_seed", "set_all_seeds"})
-"""Functions of libraries, and the names that programs give their own, that seed every generator."""
+"""Functions of libraries that seed every generator, and names that programs often give their own."""
 UNORDERED = IGNORES_ORDER | {"bool", "isinstance"}
 SET_METHODS = frozenset({"union", "intersection", "difference", "symmetric_difference", "copy"})
 ITERATING = frozenset(
     ["list", "tuple", "enumerate", "zip", "map", "iter", "next", "dict", "numpy.array", "numpy.fromiter", "join"]
 )
 OBJECTS = frozenset({"parameters", "modules", "children", "buffers"})
-"""Methods of modules that give objects."""
+"""Methods of modules that return objects."""
 _USING_NAMES = frozenset({
     "hash", "int", "ord", "sum", "sorted", "min", "max", "encode", "from_bytes", "crc32", "adler32", "md5", "sha1", "sha256", "sha512", "blake2b",
     "Random", "default_rng", "RandomState", "SeedSequence",
 })  # fmt: skip
-"""Calls that make something of the letters of a text. What else is given the name of a temporary file only finds the file by it."""
+"""Calls that compute with the characters of a string. Anything else that takes the name of a temporary file only uses it to find the file."""
 _RUN_BY_OTHERS = ("__getitem__", "__iter__", "__next__", "__call__", "__getitems__", "forward")
 """Methods that run when an object is used."""
 
@@ -123,7 +123,7 @@ _TELLING = (
     *("unseeded-generator", "numpy-random", "python-random", "set-order", "hash", "seed-value", "entropy"),
     *("completion-order", "time-limit", "queue-order", "process-queue", "program-output", "query-result"),
 )
-"""Sources that give something else in nearly each run; the others are named only if there is none of these."""
+"""Sources that vary in nearly every run; other sources are named only if there is none of these."""
 
 
 @dataclass(frozen=True)
@@ -136,9 +136,9 @@ class Found:
     function: str
     code: str
     has_objects: bool = False
-    """Whether it is a set whose elements are seen to be objects of classes, which are hashed by their address."""
+    """Whether it is a set of what the text shows to be instances of classes, which are hashed by their address."""
     beside: tuple[tuple[str, ast.Call], ...] = field(default=(), compare=False, repr=False)
-    """All calls of its statement that are sources, with the source that each is, the one that was come to among them."""
+    """All calls in its statement that are sources, with the source of each; includes the one that was found."""
 
     @property
     def frame(self) -> Frame:
@@ -147,18 +147,18 @@ class Found:
 
 
 def fixes_hashes(environ: Mapping[str, str]) -> bool:
-    """Whether strings have the same hashes in each run that is started with these variables."""
+    """Whether strings have the same hashes in each run started with these variables."""
     return environ.get("PYTHONHASHSEED", "random").isdigit()
 
 
 def is_given_generator(call: ast.Call) -> bool:
-    """Whether a call is given a generator or a seed by a keyword that says so."""
+    """Whether a call is given a generator or a seed by a keyword that names one."""
     names = ("generator", "seed", "rng", "random_state")
     return any(one.arg in names and not is_none(one.value) for one in call.keywords)
 
 
 def draws_from_numpy(module: Module, call: ast.Call) -> bool:
-    """Whether a call of another library draws from NumPy's global generator: one that is given no generator or seed."""
+    """Whether a call of another library draws from NumPy's global generator, as it is given no generator or seed."""
     if is_given_generator(call):
         return False
     name, last = module.dotted(call.func), last_part(call.func)
@@ -175,11 +175,11 @@ def draws_from_numpy(module: Module, call: ast.Call) -> bool:
 
 
 def recorded_lines(divergence: Divergence, traces: Sequence[Trace]) -> dict[str, set[tuple[int, str]]]:
-    """The lines of the program that were recorded, by file: number and code of each.
+    """Return the lines of the program that were recorded, by file: number and code of each.
 
     Args:
-        divergence: Where the runs differ first.
-        traces: Of the runs.
+        divergence: Where the runs first differ.
+        traces: The traces of the runs.
     """
     processes = traces[0].processes if traces else ()
     recorded = [one.names.frame(text) for one in processes for text in one.names.texts(Table.FRAME)]
@@ -203,12 +203,12 @@ def _changed_before(file: str, moment: float) -> bool:
 def read_program(
     lines: Mapping[str, set[tuple[int, str]]], *, began: float, frameworks: frozenset[str], has_fixed_hashes: bool
 ) -> Program | None:
-    """Read the files of a program: those that were recorded, and those of its own that they import.
+    """Read the files of a program: those that were recorded, and its own files that they import.
 
     Args:
-        lines: By file the lines that were recorded, with their code.
-        began: When the run began, in seconds since 1970. Of what was not recorded, a file that changed since is left out.
-        frameworks: Those that were recorded, which may lie beside the program and are none of its own files.
+        lines: The recorded lines by file, with their code.
+        began: When the run began, in seconds since 1970. An unrecorded file that changed since is left out.
+        frameworks: The recorded frameworks; they may be next to the program, but are not part of it.
         has_fixed_hashes: Whether strings have the same hashes in each run.
 
     Returns:
@@ -225,29 +225,29 @@ def read_program(
             if len(modules) < _MOST_FILES and file not in known and _changed_before(file, began):
                 known.add(file)
                 imported = Module.read(file)
-                # The loop comes to it, too.
+                # The loop reaches this module, too.
                 modules += [imported] if imported is not None else []
     return Program(modules, has_fixed_hashes=has_fixed_hashes) if modules else None
 
 
 class Program:
-    """The files of the program together."""
+    """All files of the program."""
 
     def __init__(self, modules: Sequence[Module], *, has_fixed_hashes: bool) -> None:
         self._modules = modules
         self._has_fixed_hashes = has_fixed_hashes
         self._is_in_seed = False
-        """Whether the way back is that of a seed, so that it does not end in itself."""
+        """Whether a seed is being traced back, so that the search does not run in circles."""
         self._time_limits: set[ast.AST] = set()
-        """Calls that were too late where runs took different ways."""
+        """Calls whose time limit may have expired where runs took different paths."""
         self._threads_add_to: dict[str, dict[str, ast.expr | ast.stmt]] = {}
-        """By file."""
+        """By file, then by name."""
         self.functions: dict[str, list[tuple[Module, Function]]] = {}
         self.classes: dict[str, list[tuple[Module, ast.ClassDef]]] = {}
         self.attributes: dict[str, list[tuple[Module, ast.expr]]] = {}
         self.callers: dict[str, list[tuple[Module, ast.Call]]] = {}
         self._put: dict[str, list[tuple[Module, ast.expr]]] = {}
-        """By the name of an attribute what is put into what it stands for."""
+        """By the name of an attribute, the values put into it."""
         for module in modules:
             for node in module.nodes:
                 if isinstance(node, Function):
@@ -264,24 +264,24 @@ class Program:
                         self.attributes.setdefault(target.attr, []).append((module, value))
 
     def seedings(self, library: str) -> list[tuple[Module, ast.Call]]:
-        """The calls that seed a library's global generator."""
+        """Return the calls that seed a library's global generator."""
         return [
             (module, call)
             for calls in self.callers.values()
             for module, call in calls
             if module.dotted(call.func) in SEEDS[library]
-            # What a program calls `set_seed` itself seeds by the calls in it.
+            # A `set_seed` that the program defines itself seeds by the calls in it.
             or (last_part(call.func) in SEED_ALL.difference(self.functions) and module.dotted(call.func) not in SEEDS["tensorflow"])
             or module.dotted(call.func) == "determinism.seed" or module.dotted(call.func) == "determinism.enable"
         ]  # fmt: skip
 
     def names_seeding(self, library: str) -> bool:
-        """Whether a function that seeds a library's global generator is named anywhere, such as in a list of those that are called."""
+        """Whether a function that seeds a library's global generator is named anywhere, such as in a list of functions to call."""
         nodes = ((module, node) for module in self._modules for node in module.nodes)
         return any(isinstance(node, ast.Attribute) and module.dotted(node) in SEEDS[library] for module, node in nodes)
 
     def statement_at(self, file: str, line: int, *, conditions: bool) -> Iterator[_Node]:
-        """The expressions of the smallest statement at a line, and of the conditions that it hangs on if these matter."""
+        """Yield the expressions of the smallest statement at a line, and of the conditions that guard it if these matter."""
         for module in self._modules:
             if module.file != file:
                 continue
@@ -309,7 +309,7 @@ class Program:
             at = parent
 
     def back_from(self, begin: Sequence[_Node]) -> Found | None:
-        """The nearest source that some expressions go back to; a telling one before one that often gives the same."""
+        """Return the nearest source of some expressions; one that nearly always varies comes first."""
         waiting = deque((module, node, _uses_letters(module.parents.get(node))) for module, node in begin)
         seen: set[int] = set()
         other: Found | None = None
@@ -337,11 +337,11 @@ class Program:
         return other
 
     def comes_from(self, begin: Sequence[_Node], file: str, line: int, column: int) -> bool:
-        """Whether some expressions go back to a call; where its result is not used, to what it is called on, such as a cursor.
+        """Whether some expressions go back to a call or, if its result is unused, to the object it is called on, such as a cursor.
 
         Args:
             begin: The expressions.
-            file: That of the call.
+            file: The file of the call.
             line: Where the call begins.
             column: In bytes.
         """
@@ -366,10 +366,10 @@ class Program:
         return False
 
     def varying_seed(self, module: Module, value: ast.expr) -> ast.expr | None:
-        """The expression that makes what a seed is set to, and makes another in each run; None if none is seen in the file.
+        """Return the expression that makes a seed's value and varies between runs; None if none is found in the file.
 
-        Names of seeds and parameters are followed back to where these are given a value; of alternatives, those are left out
-        that do not vary, such as a seed that is given.
+        Names of seeds and parameters are followed back to their assignments; alternatives that do not vary, such as a seed that
+        the user passes, are left out.
 
         Args:
             module: The file.
@@ -406,12 +406,12 @@ class Program:
         return found is not None and found.source in MADE_SEEDS
 
     def _mixed(self, module: Module, name: ast.Name) -> ast.BinOp | None:
-        """What a name stands for, if it is given one value in its function, and that is computed from several."""
+        """Return a name's value, if it has only one in its function and that is computed from several."""
         made = module.given(module.scope_of(name), name.id)
         return made[0] if len(made) == 1 and isinstance(made[0], ast.BinOp) else None
 
     def _varying_part(self, module: Module, mixed: ast.BinOp) -> ast.expr | None:
-        """The one part of a sum or the like that is another in each run, beside one that the program chooses; None if there is none."""
+        """Return the only part of a sum or the like that varies, next to one that the program chooses; None if there is none."""
         for part, other in ((mixed.left, mixed.right), (mixed.right, mixed.left)):
             if isinstance(other, ast.Constant) and isinstance(part, ast.BinOp):
                 return self._varying_part(module, part)
@@ -429,7 +429,7 @@ class Program:
         return tuple((source, call) for source, call in sources if source is not None)
 
     def _seeded_by(self, module: Module, node: ast.AST) -> Found | None:
-        """The call that seeds what an expression draws from with another value in each run; None if there is none."""
+        """Return the call that seeds an expression's generator with a varying value; None if there is none."""
         library, _, draw = module.dotted(node.func).rpartition(".") if isinstance(node, ast.Call) else ("", "", "")
         if isinstance(node, ast.Call) and draws_from_numpy(module, node):
             library = "numpy.random"
@@ -446,7 +446,7 @@ class Program:
         return None
 
     def _changed_by_threads(self, module: Module, node: ast.AST) -> Found | None:
-        """The line at which several threads change what an expression names, each when it comes to it; None if there is none."""
+        """Return the line where several threads change what an expression names, in no fixed order; None if there is none."""
         if not isinstance(node, ast.Name | ast.Attribute):
             return None
         change = self.changes_by_threads(module).get(last_part(node))
@@ -456,7 +456,7 @@ class Program:
         return Found("thread-update", frame.file, frame.line, frame.function, frame.code)
 
     def _drawn_by_threads(self, module: Module, node: ast.AST) -> Found | None:
-        """A draw of a function that runs in several threads from a generator that they share; None if it is none."""
+        """Return a draw that several threads make from a generator that they share; None if it is not one."""
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _DRAWS):
             return None
         function, owner = module.scope_of(node), node.func.value
@@ -472,13 +472,13 @@ class Program:
         return Found("thread-draw", frame.file, frame.line, frame.function, frame.code)
 
     def _run_by_several_threads(self, module: Module) -> Iterator[tuple[ast.Call, Function]]:
-        """Functions that several threads run at the same time, each with the call that hands it over."""
+        """Yield functions that several threads run at the same time, each with the call that hands it over."""
         for starts in self._starts_of_threads(module).values():
             if len(starts) > 1 or _is_repeated(module, starts[0][0]):
                 yield from starts
 
     def changes_by_threads(self, module: Module) -> dict[str, ast.expr | ast.stmt]:
-        """By name, the first place at which a function that runs in several threads adds to what others know by that name."""
+        """Return, by name, the first place where a function that several threads run adds to what others know by that name."""
         if module.file not in self._threads_add_to:
             found = self._threads_add_to[module.file] = {}
             for call, function in self._run_by_several_threads(module):
@@ -488,7 +488,7 @@ class Program:
         return self._threads_add_to[module.file]
 
     def _starts_of_threads(self, module: Module) -> dict[str, list[tuple[ast.Call, Function]]]:
-        """By the name of a function the calls that run it in a thread."""
+        """Return, by the name of a function, the calls that run it in a thread."""
         pools = any(owner is module for name in _THREAD_POOLS for owner, _ in self.callers.get(name, ()))
         found: dict[str, list[tuple[ast.Call, Function]]] = {}
         for name in ("Thread", *(_HANDING_OVER if pools else ())):
@@ -503,7 +503,7 @@ class Program:
         return found
 
     def _source(self, module: Module, node: ast.AST) -> str | None:
-        """Which source an expression is; None if it is none."""
+        """Return the source that an expression is; None if it is not one."""
         if isinstance(node, ast.Call):
             return self._called(module, node)
         return "set-order" if self.is_iterated(module, node) and self.is_set(module, node) else None
@@ -550,7 +550,7 @@ class Program:
         return "set-order" if is_iterated else None
 
     def _filled_queue(self, module: Module, node: ast.AST) -> str | None:
-        """What an expression is, if it is a queue that several threads or processes may fill: the source that an item of it is."""
+        """Return the source that items of a queue are; None if the expression is not a queue that several threads or processes may fill."""
         if not isinstance(node, ast.Name | ast.Attribute):
             return None
         if all(owner is not module for name in _QUEUES for owner, _ in self.callers.get(name, ())):
@@ -586,7 +586,7 @@ class Program:
         return False
 
     def is_set(self, module: Module, node: ast.AST, depth: int = 0) -> bool:
-        """Whether an expression is a set of what may be text: sets of numbers come in one order."""
+        """Whether an expression is a set that may contain strings: sets of numbers always have the same order."""
         if self._has_fixed_hashes or depth > 4:
             return False
         if isinstance(node, ast.Set):
@@ -595,7 +595,7 @@ class Program:
             return not (gives_numbers(node.elt) or counts_up(node))
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitAnd | ast.BitOr | ast.Sub | ast.BitXor):
             sides = (node.left, node.right)
-            # What is left of numbers, or has them in common, is numbers.
+            # Subtracting from numbers, or intersecting with them, leaves numbers.
             decisive = sides if isinstance(node.op, ast.BitAnd) else sides[:1] if isinstance(node.op, ast.Sub) else ()
             if any(isinstance(side, ast.Set) and not self.is_set(module, side, depth + 1) for side in decisive):
                 return False
@@ -610,7 +610,7 @@ class Program:
                 self.is_set(owner, value, depth + 1) for owner, value in self.values_of(module, node, as_whole=True)
             )
         if isinstance(node, ast.Attribute):
-            # An attribute of another object may be one of another class that has the same name.
+            # An attribute of another object may belong to another class that uses the same name.
             is_own = not isinstance(node.value, ast.Name) or node.value.id in ("self", "cls") or depth == 0
             return is_own and any(
                 self.is_set(owner, value, depth + 1) for owner, value in self.attributes.get(node.attr, ())
@@ -618,7 +618,7 @@ class Program:
         return False
 
     def has_objects(self, module: Module, node: ast.AST, depth: int = 0) -> bool:
-        """Whether the elements of a set are seen to be objects of classes."""
+        """Whether the text shows that the elements of a set are instances of classes."""
         if depth > 4:
             return False
         if isinstance(node, ast.SetComp | ast.GeneratorExp | ast.ListComp):
@@ -646,14 +646,14 @@ class Program:
         )
 
     def _is_object(self, module: Module, node: ast.AST) -> bool:
-        """Whether an expression is seen to be an object of a class, or the class."""
+        """Whether the text shows that an expression is an instance of a class, or the class itself."""
         if isinstance(node, ast.Name):
             return node.id in self.classes or node.id == "self"
         name = last_part(node.func) if isinstance(node, ast.Call) else ""
         return name in self.classes or (isinstance(node, ast.Call) and module.dotted(node.func).startswith("torch.nn."))
 
     def _behind(self, module: Module, node: ast.AST) -> Iterator[_Node]:
-        """What an expression is made from, one step back."""
+        """Yield what an expression is made from, one step back."""
         if isinstance(node, ast.Name):
             yield from self.values_of(module, node)
             return
@@ -676,9 +676,9 @@ class Program:
                 yield module, child.value
 
     def _called_code(self, module: Module, call: ast.Call) -> Iterator[_Node]:
-        """What a function of the program returns, and what a class of it does when its objects are used."""
+        """Yield what a function of the program returns, and what a class does when its instances are used."""
         name = last_part(call.func)
-        # What is handed over is called there.
+        # A function handed over is called there.
         handed = [last_part(one) for one in call.args[:1]] if name in _HANDING_OVER else []
         for called in (name, *handed):
             for owner, function in self.functions.get(called, ()):
@@ -689,10 +689,10 @@ class Program:
                     yield from ((owner, value) for value in given_back(part))
 
     def values_of(self, module: Module, name: ast.Name, *, as_whole: bool = False) -> Iterator[_Node]:
-        """What a name may stand for: what was assigned to it, put into it or, for a parameter, passed by callers.
+        """Yield what a name may refer to: what was assigned to it, put into it or, for a parameter, passed by callers.
 
         Args:
-            module: Where the name is.
+            module: The file that contains the name.
             name: The name.
             as_whole: Leave out what is put into it, and what a loop takes it from.
         """
@@ -721,7 +721,7 @@ class Program:
                 yield from ((module, keyword.value) for keyword in call.keywords if keyword.arg == parameter)
 
 
-# Pieces of syntax.
+# Syntax helpers.
 
 _TOO_LATE = ("TimeoutError", "Empty")
 _QUEUES = frozenset({"Queue", "SimpleQueue", "JoinableQueue"})
@@ -736,7 +736,7 @@ _REPEATING = ("map", "imap", "imap_unordered", "starmap")
 
 
 def _is_repeated(module: Module, call: ast.Call) -> bool:
-    """Whether a call that starts a thread may be run several times, or starts several itself."""
+    """Whether a call that starts a thread may run several times, or starts several threads itself."""
     at: ast.AST = call
     while (parent := module.parents.get(at)) is not None and not isinstance(at, Scope):
         if isinstance(at, ast.For | ast.While | ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp):
@@ -746,12 +746,12 @@ def _is_repeated(module: Module, call: ast.Call) -> bool:
 
 
 def _added_to(node: ast.AST, function: Function, start: ast.Call) -> Iterator[str]:
-    """The names by which others know what a statement of a function adds to.
+    """Yield the names by which other code knows what a statement of a function adds to.
 
     Args:
         node: The statement, or an expression.
-        function: It runs in a thread.
-        start: What starts the thread, and passes arguments.
+        function: The function, which runs in a thread.
+        start: The call that starts the thread, and passes arguments.
     """
     target: ast.expr | None = node.target if isinstance(node, ast.AugAssign) else None
     is_name = isinstance(target, ast.Name)
@@ -776,7 +776,7 @@ def _added_to(node: ast.AST, function: Function, start: ast.Call) -> Iterator[st
 
 
 def _uses_letters(node: ast.AST | None) -> bool:
-    """Whether an expression makes something of the letters of a text, such as a seed."""
+    """Whether an expression computes with the characters of a string, for example to make a seed."""
     name = last_part(node.func) if isinstance(node, ast.Call) else ""
     return name in _USING_NAMES or _names_seed(name)
 
