@@ -1,4 +1,4 @@
-"""The smallest changes of a program's lines that take a source of nondeterminism away: what to write, and what nobody but the author can."""
+"""The smallest changes to a program's lines that remove a source of nondeterminism, where a program can make them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from determinism.diagnose.sources import Source, SourceSite
 from determinism.probes.runtime import Elements
 from determinism.run_spec import CodeChange, FixedSource
 
-# A piece of a program that uses a source, and what it takes to look at it.
+# An expression of a program that uses a source, and how to inspect it.
 
 
 @dataclass(frozen=True)
 class Place:
-    """A piece of a program that uses a source."""
+    """An expression of a program that uses a source."""
 
     text: ProgramText
     node: ast.expr
@@ -37,23 +37,23 @@ class Place:
 
     @property
     def call(self) -> ast.Call:
-        """The piece, which is a call.
+        """The expression, which is a call.
 
         Raises:
-            Unfixable: It is none.
+            Unfixable: It is not a call.
         """
         if not isinstance(self.node, ast.Call):
             raise Unfixable
         return self.node
 
 
-# The calls of a line, each taken for the use of a source: where the recorder knows the line, and nothing noted the
-# piece of it.
+# All calls on a line, each taken as the use of a source: for when the recorder knows the line, but nothing noted the
+# expression.
 
 
 def possible_uses(held: FixedSource) -> list[Source]:
-    """Every call that begins at a line, those that make a generator before others where one is held, and the outermost first; empty
-    if the file cannot be read.
+    """Return every call that begins on a line: for a held generator those that make one first, then the outermost first; empty if the
+    file cannot be read.
 
     Args:
         held: The line, and what is used there.
@@ -73,23 +73,23 @@ def possible_uses(held: FixedSource) -> list[Source]:
 
 
 def source_of(call: ast.Call, held: FixedSource, code: str, function: str = "") -> Source:
-    """A call of the program's text as the use of a source, of which no run noted anything.
+    """Return a call of the program's text as the use of a source, about which no run noted anything.
 
     Args:
-        call: It.
-        held: Its line, and what it is a use of.
+        call: The call.
+        held: Its line, and the source that it uses.
         code: The line's text.
-        function: The name of the function around it; empty if it is not known.
+        function: The name of the enclosing function; empty if unknown.
     """
     end_line, end_column = call.end_lineno or call.lineno, call.end_col_offset or 0
     site = SourceSite(held.file, call.lineno, call.col_offset, end_line, end_column, function, code)
     return Source(held.source, site, "", None, "", (0, 0), None, 0, (0, 0), (None, None))
 
 
-# The smallest change of a program that makes a seed the same in every run.
+# The smallest change to a program that makes a seed the same in every run.
 
 _SEEDS = ("seed", "default_rng", "random_state", "randomstate", "prngkey", "seedsequence", "generator")
-"""Parts of the names of functions and variables that a value goes into which is a seed."""
+"""Parts of the names of functions and variables that take a seed."""
 _GENERATORS = ("generator", "default_rng", "randomstate", "seedsequence")
 """Parts of the names of functions that make a generator."""
 _MAKE_GENERATORS = ("Random", "PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
@@ -113,10 +113,10 @@ _VARYING_CALLS = (
 
 
 def constant_seed(place: Place) -> Change:
-    """A value of the clock and the like that is used as a seed becomes a constant; what else the seed is made of stays.
+    """Replace a value of the clock and the like that is used as a seed with a constant; the rest of the seed stays.
 
     Raises:
-        Unfixable: It is used as something else.
+        Unfixable: It is not used as a seed.
     """
     if not _goes_into_seed(place) or _takes_seed(place.node):
         raise Unfixable
@@ -126,7 +126,7 @@ def constant_seed(place: Place) -> Change:
 
 
 def _takes_seed(node: ast.expr) -> bool:
-    """Whether a call makes or seeds a generator: a constant in its place would be none."""
+    """Whether a call makes or seeds a generator, so that a constant cannot replace it."""
     name = last_name(node.func).lower() if isinstance(node, ast.Call) else ""
     return name in _SETS_SEED or any(part in name for part in _GENERATORS)
 
@@ -154,14 +154,14 @@ def _goes_into_seed(place: Place) -> bool:
 
 
 def _name_of(target: ast.expr) -> str:
-    """What is given a value, by its last name or its key; empty if it has neither."""
+    """Return the last name or the key of what is assigned to; empty if it has neither."""
     if isinstance(target, ast.Subscript):
         target = target.slice
     return str(target.value) if isinstance(target, ast.Constant) else last_name(target)
 
 
 def _name_of_function(text: ProgramText, node: ast.AST) -> str:
-    """The name of the function around a node; empty if there is none."""
+    """Return the name of the enclosing function; empty if there is none."""
     at: ast.AST | None = node
     while at is not None and not isinstance(at, _FUNCTIONS):
         at = text.parent(at)
@@ -172,18 +172,18 @@ _WITH_DEFAULT = ("add_argument", "option", "setdefault", "get", "getenv", "pop")
 
 
 def _is_named_seed(call: ast.Call) -> bool:
-    """Whether a call asks for a seed by its name, such as an option of a command line: what else is in it is the default."""
+    """Whether a call looks up a seed by name, such as a command-line option: its other argument is the default."""
     names = (one.value for one in call.args if isinstance(one, ast.Constant))
     return last_name(call.func) in _WITH_DEFAULT and any("seed" in str(name).lower() for name in names)
 
 
 def _varying_part(place: Place) -> ast.expr:
-    """The largest part of a seed around a source that is made of nothing but sources and constants."""
+    """Return the largest part of a seed around a source that consists only of sources and constants."""
     text, part = place.text, place.node
     node: ast.AST = part
     while isinstance(parent := text.parent(node), ast.expr | ast.FormattedValue):
         if isinstance(parent, ast.JoinedStr):
-            # Before Python 3.12 nobody knows where the parts of such a text stand.
+            # Before Python 3.12, the parts of an f-string have no reliable positions.
             part = parent
         elif isinstance(parent, ast.expr) and _is_varying(parent, place.node, part):
             part = parent
@@ -214,7 +214,7 @@ def _is_varying_call(function: ast.expr, *known: ast.expr) -> bool:
         return name in _VARYING_MODULES
     if not isinstance(function, ast.Attribute):
         return False
-    # A method of what a source gives, as in `datetime.now().timestamp()`.
+    # A method of a source's result, as in `datetime.now().timestamp()`.
     return _is_varying(function.value, *known) or _first_name(function) in _VARYING_MODULES
 
 
@@ -225,18 +225,18 @@ def _first_name(node: ast.expr) -> str:
 
 
 def entropy(place: Place) -> Change:
-    """A generator of the system's becomes one with a seed, and a seed from outside a constant."""
+    """Replace a generator of the operating system with a seeded one, and a seed from outside with a constant."""
     call = place.call
     if last_name(call.func) == "SystemRandom":
         return [place.text.renamed(call.func, "Random"), place.text.first_argument(call, "0")], ()
     if any(part in last_name(call.func).lower() for part in _GENERATORS):
-        # The bytes were read within it, or for it.
+        # The bytes were read inside it, or for it.
         return unseeded(place)
     return constant_seed(place)
 
 
 def unseeded(place: Place) -> Change:
-    """A generator that is made or seeded without a seed gets one."""
+    """Give a seed to a generator that is made or seeded without one."""
     text, call = place.text, place.call
     given = next(iter(_seeds_given(call)), None)
     if given is not None:
@@ -253,14 +253,14 @@ def unseeded(place: Place) -> Change:
     if last_name(call.func) in ("seed", "seed_all") and isinstance(call.func, ast.Attribute) and not is_module:
         if text.of(call.func.value) not in ("np.random", "numpy.random"):
             if last_name(call.func) == "seed" and not isinstance(text.parent(call), ast.Expr):
-                # It gives the seed, and `manual_seed` the generator.
+                # It returns the seed, and `manual_seed` the generator.
                 return [text.replaced(call, f"{text.of(call.func.value)}.manual_seed(0).initial_seed()")], ()
             edits.append(text.renamed(call.func, f"manual_{last_name(call.func)}"))
     return edits, ()
 
 
 def seed_value(place: Place) -> Change:
-    """A seed that is given becomes a constant.
+    """Replace a seed that is passed with a constant.
 
     Raises:
         Unfixable: It comes from a caller, the command line or the environment, and a constant would override that choice.
@@ -268,7 +268,7 @@ def seed_value(place: Place) -> Change:
     values = _seeds_given(place.call)
     value = None if not values else values[0]
     if value is not None:
-        # What else the seed is made of, such as one that is given or a rank, stays.
+        # The rest of the seed stays, such as a seed that the user passes or a rank.
         made = _made_in_file(place.text, value)
         value = value if made is None and chosen_by(place.text, value) is None else made
     if value is None:
@@ -277,7 +277,7 @@ def seed_value(place: Place) -> Change:
 
 
 def _made_in_file(text: ProgramText, value: ast.expr) -> ast.expr | None:
-    """The expression of the same file that makes what a seed is set to another one in each run; None if none is seen."""
+    """Return the expression in the same file that makes a seed vary between runs; None if none is found."""
     module = Module.parsed("", text.source.decode())
     same = next(
         (node for node in module.nodes if isinstance(node, ast.expr) and place_of(node) == place_of(value)), None
@@ -289,27 +289,27 @@ def _made_in_file(text: ProgramText, value: ast.expr) -> ast.expr | None:
 
 
 def _seeds_given(call: ast.Call) -> list[ast.expr]:
-    """The argument of a call that is its seed; none if it is given none."""
+    """Return the argument of a call that is its seed; empty if there is none."""
     named = [one.value for one in call.keywords if one.arg in _SEED_KEYWORDS]
     return (named or call.args)[:1]
 
 
 def is_of_seed(source: Source) -> bool:
-    """Whether a seed is made of a value of the clock and the like, so that a constant can take its place."""
+    """Whether a seed is made from a value of the clock and the like, so that a constant can replace it."""
     return source.source in MADE_SEEDS and code_fix(source) is not None
 
 
 _MOST_ASSIGNMENTS = 4
-"""So many of them in a row are followed back."""
+"""The most assignments in a row that are followed back."""
 
 
 def chosen_by(text: ProgramText, value: ast.expr, depth: int = 0) -> str | None:
-    """Who chooses a value that a program uses, in words; None if it is the program itself, as far as the text shows.
+    """Say who chooses a value that a program uses; None if it is the program itself, judging by its text.
 
     Args:
         text: The program.
         value: An expression in it.
-        depth: How many assignments lie between the value that is asked for and this one.
+        depth: How many assignments are between the original value and this one.
     """
     variable = _variable_of_environment(value)
     if variable is not None:
@@ -323,7 +323,7 @@ def chosen_by(text: ProgramText, value: ast.expr, depth: int = 0) -> str | None:
         parts = _assigned_in(text, scope, value.id) if depth < _MOST_ASSIGNMENTS else []
         depth += 1
     elif isinstance(value, ast.Call):
-        # What another function makes of its arguments is its own choice.
+        # What another function computes from its arguments is that function's choice.
         parts = value.args if last_name(value.func) in _CONVERSIONS else []
     else:
         parts = [part for part in ast.iter_child_nodes(value) if isinstance(part, ast.expr)]
@@ -331,7 +331,7 @@ def chosen_by(text: ProgramText, value: ast.expr, depth: int = 0) -> str | None:
 
 
 def seed_chosen_by(use: Source) -> str | None:
-    """Who chooses the seed that a call sets, in words; None if nobody else does, or it sets none.
+    """Say who chooses the seed that a call sets; None if nobody else does, or it sets no seed.
 
     Args:
         use: The call.
@@ -348,7 +348,7 @@ def seed_chosen_by(use: Source) -> str | None:
 
 
 def _is_looked_up(text: ProgramText, node: ast.Attribute) -> bool:
-    """Whether it is the value of a dotted name, such as `arguments.seed`, and no function that is called."""
+    """Whether it is the value of a dotted name, such as `arguments.seed`, and not a function that is called."""
     parent = text.parent(node)
     if isinstance(parent, ast.Attribute) or (isinstance(parent, ast.Call) and parent.func is node):
         return False
@@ -359,7 +359,7 @@ def _is_looked_up(text: ProgramText, node: ast.Attribute) -> bool:
 
 
 def _variable_of_environment(node: ast.AST) -> str | None:
-    """The environment variable that an expression reads; None if it reads none."""
+    """Return the environment variable that an expression reads; None if it reads none."""
     if isinstance(node, ast.Subscript):
         holder, name = node.value, node.slice
     elif isinstance(node, ast.Call) and node.args:
@@ -373,7 +373,7 @@ def _variable_of_environment(node: ast.AST) -> str | None:
 
 
 def _assigned_in(text: ProgramText, scope: ast.AST, name: str) -> list[ast.expr]:
-    """What a name is given in a scope; in the whole file if it is given nothing there."""
+    """Return what is assigned to a name in a scope; in the whole file if nothing is assigned there."""
     for place in dict.fromkeys((scope, text.tree)):
         pairs = [pair for node in ast.walk(place) for pair in assigned(node)]
         found = [value for target, value in pairs if isinstance(target, ast.Name) and target.id == name]
@@ -383,7 +383,7 @@ def _assigned_in(text: ProgramText, scope: ast.AST, name: str) -> list[ast.expr]
 
 
 def keeps_other_parts(change: CodeChange) -> bool:
-    """Whether a changed seed is still made of something beside the constant, such as the rank of a process."""
+    """Whether a changed seed is still computed from more than the constant, such as the rank of a process."""
     try:
         tree = ast.parse(textwrap.dedent(change.code))
     except SyntaxError:
@@ -400,7 +400,7 @@ def _is_of_seeds(name: str) -> bool:
     return name == "Random" or any(part in name.lower() for part in _SEEDS)
 
 
-# The smallest change that gives the elements of a set one order.
+# The smallest change that gives the elements of a set a fixed order.
 
 _KEYS = {Elements.SORTABLE.value: "", Elements.TEXT.value: ", key=str"}
 _PLAIN = (ast.Name, ast.Attribute)
@@ -410,14 +410,14 @@ _CHANGING = frozenset({"add", "remove", "discard", "update", "difference_update"
 def fixed_set(
     text: ProgramText, node: ast.expr, elements: str | None, argument: str | None, attribute: str | None = None
 ) -> list[Edit] | None:
-    """The changes by which a set is iterated in one order; None if no small one does.
+    """Return the edits that make a set be iterated in a fixed order; None if no small change does.
 
     Args:
         text: The program.
         node: What is iterated, or the call that a set is passed to.
         elements: What its elements are; see `Elements`.
         argument: Number or keyword of the argument that is a set, if one is.
-        attribute: Of objects: the attribute by which they can be sorted.
+        attribute: For objects, the attribute to sort them by.
     """
     key = _KEYS.get(elements or "")
     if attribute is not None:
@@ -459,7 +459,7 @@ def _smallest_taken(text: ProgramText, call: ast.Call, holder: ast.expr, key: st
 
 
 def _without_set(text: ProgramText, node: ast.expr) -> list[Edit] | None:
-    """Keep objects in the order in which they come, in a dictionary instead of a set."""
+    """Keep objects in order of arrival, in a dictionary instead of a set."""
     made = _kept_in_order(text, node)
     if made is not None:
         return [made]
@@ -487,7 +487,7 @@ def _kept_in_order(text: ProgramText, node: ast.expr) -> Edit | None:
 
 
 def _scope(text: ProgramText, node: ast.expr) -> ast.AST:
-    """Where a name may be given a value: its function, or for an attribute its class."""
+    """Return where a name may be assigned: its function, or for an attribute its class."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef) if isinstance(node, ast.Name) else (ast.ClassDef,)
     at: ast.AST = node
     while (parent := text.parent(at)) is not None:
@@ -505,15 +505,15 @@ def _is_changed(text: ProgramText, use: ast.expr) -> bool:
     return isinstance(parent, ast.BinOp | ast.AugAssign)
 
 
-# The smallest change of a program that takes a source of nondeterminism away, at the line where it is used.
+# The smallest change to a program that removes a source of nondeterminism, at the line that uses it.
 
 
 def code_fix(source: Source, file: Path | None = None) -> CodeChange | None:
-    """The change that takes a source away; None if no small change does, or the file is not there as it was.
+    """Return the change that removes a source; None if no small change does, or the file is missing or has changed.
 
     Args:
-        source: The source, with its place.
-        file: Where the program's file lies, if not where the site says.
+        source: The source, with its location.
+        file: Where the program's file is, if not where the site says.
     """
     fix = _FIXES.get(source.source)
     changed = source.led_by[0].site.file if source.led_by else source.site.file
@@ -602,12 +602,12 @@ def _completion(place: Place) -> Change:
         if kept is None:
             raise Unfixable
         return [text.replaced(call, kept[0]), *kept[1]], ()
-    # What `wait` gives are sets, of which all that is done with them would have to change.
+    # `wait` returns sets, so everything that is done with them would have to change.
     raise Unfixable
 
 
 def futures_in_order(text: ProgramText, futures: ast.expr) -> tuple[str, list[Edit]] | None:
-    """The text that gives futures as they were submitted, and what else has to change for it; None if there is none."""
+    """Return text that yields futures in submission order, and what else must change for it; None if there is none."""
     if isinstance(futures, ast.SetComp | ast.Set):
         return f"[{text.of(futures)[1:-1]}]", []
     if not isinstance(futures, ast.Name):
@@ -642,7 +642,7 @@ def _imported_beside(text: ProgramText, name: str, new: str) -> tuple[str, ...]:
 
 
 def _pipeline(place: Place) -> Change:
-    """Stages of a data pipeline give their elements in order: by the argument, or by the options that they get."""
+    """Make the stages of a data pipeline yield their elements in order, by their argument or their options."""
     text, call = place.text, place.call
     keyword = keyword_of(call, "deterministic")
     if keyword is not None:
@@ -691,4 +691,4 @@ _FIXES: dict[str, Callable[[Place], Change]] = {
     "loader-order": _kept("in_order"),
     "pipeline-order": _pipeline,
 }
-"""How each source is taken away. A queue's order, and draws from a generator that nobody seeded, take more than one line."""
+"""How to remove each source. A queue's order, and draws from a generator that nobody seeded, take more than one line."""

@@ -1,4 +1,4 @@
-"""Experiments: runs of the program under one intervention, and what they say about a divergence."""
+"""Experiments: runs of the program under one intervention, and what they show about a divergence."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from determinism.run_spec import CodeChange, FixedSource
 from determinism.trace.schema import Frame
 from determinism.types import Kind, Verdict
 
-# The causes that can be named, with what removes them.
+# The known causes, with what removes each.
 
 _FILE = Path(__file__).with_name("data") / "causes.toml"
 
 
 @dataclass(frozen=True)
 class CauseEntry:
-    """What is known of one cause."""
+    """What is known about one cause."""
 
     identifier: str
     title: str
     why: str
     remedy: str
     code: str | None = None
-    """What to write at the start of the program; None where a line of its own has to change."""
+    """What to write at the start of the program; None where an existing line has to change."""
     env: tuple[tuple[str, str], ...] | None = None
     """Environment variables that remove it."""
     side_effect: str | None = None
@@ -43,7 +43,7 @@ class CauseEntry:
 
 @cache
 def causes() -> dict[str, CauseEntry]:
-    """Every cause by its identifier."""
+    """Return every cause by its identifier."""
     with _FILE.open("rb") as file:
         entries = tomllib.load(file)
     return {
@@ -64,7 +64,7 @@ def causes() -> dict[str, CauseEntry]:
 
 _MOST_NAMES = 2
 _ENTROPY = "entropy"
-"""The factor, and the source, that random bytes of the operating system are."""
+"""Name of the factor, and of the source, for random bytes of the operating system."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Intervention:
 
     @classmethod
     def fix(cls, *factors: str) -> Intervention:
-        """Hold factors still."""
+        """Fix factors."""
         return cls(frozenset((name, Action.FIXED) for name in factors))
 
     @classmethod
@@ -89,7 +89,7 @@ class Intervention:
         return cls(frozenset((name, Action.PERTURBED) for name in factors))
 
     def also(self, other: Intervention) -> Intervention:
-        """Both; what one of them fixes is not perturbed."""
+        """Combine both; what one of them fixes is not perturbed."""
         fixed = {name for name, action in self.factors | other.factors if action is Action.FIXED}
         factors = {(name, action) for name, action in self.factors | other.factors if name not in fixed}
         return Intervention(
@@ -100,7 +100,7 @@ class Intervention:
         )
 
     def without(self, other: Intervention) -> Intervention:
-        """This one, less what the other does."""
+        """Return this intervention, less what the other does."""
         return Intervention(
             self.factors - other.factors,
             self.sources - other.sources,
@@ -109,7 +109,7 @@ class Intervention:
         )
 
     def covers(self, other: Intervention) -> bool:
-        """Whether this does all that the other one does."""
+        """Whether this does everything that the other one does."""
         return other.without(self) == Intervention()
 
     @property
@@ -124,13 +124,13 @@ class Intervention:
 
     @property
     def name(self) -> str:
-        """What it is done to."""
+        """What it acts on."""
         return (" and ".join(self._names) or "nothing") + self._beside
 
     @property
     def title(self) -> str:
-        """What it is done to, in a few words."""
-        # Many clocks stand still while one is shifted: that one tells an experiment from the next.
+        """What it acts on, in a few words."""
+        # Many clocks are frozen while one is shifted: the shifted one distinguishes one experiment from the next.
         names = sorted(self._names, key=lambda name: not name.startswith("shifted "))
         more = len(names) - _MOST_NAMES
         shown = names if more < 2 else [*names[:_MOST_NAMES], f"{more} more"]
@@ -143,7 +143,7 @@ class Intervention:
 
     @property
     def _beside(self) -> str:
-        """What is perturbed while something else is fixed."""
+        """What is perturbed while other factors are fixed."""
         perturbed = [name for name, action in sorted(self.factors) if action is Action.PERTURBED]
         return f" with perturbed {' and '.join(perturbed)}" if perturbed and self.action == "fixed" else ""
 
@@ -177,7 +177,7 @@ class Intervention:
 
     @property
     def phrase(self) -> str:
-        """What was done, as a phrase that goes on with "with"."""
+        """What was done, as a phrase to follow "with"."""
         phrases = []
         for name, action in sorted(self.factors):
             done = FACTORS[name].fixed if action is Action.FIXED else FACTORS[name].perturbed
@@ -208,13 +208,13 @@ class Hypothesis:
     sites: tuple[Frame, ...] = ()
     evidence: tuple[str, ...] = ()
     source: Source | None = None
-    """What the program took from outside, where that is the cause."""
+    """The outside source, where that is the cause."""
     calls: tuple[Frame, ...] = ()
-    """The first of the sites and what called it, the innermost first; empty if that is not known."""
+    """The first of the sites and its callers, innermost first; empty if unknown."""
 
     @property
     def makes_seed(self) -> bool:
-        """Whether it is about what a seed is made of, such as the clock, and not about the call that sets it."""
+        """Whether it concerns what a seed is made from, such as the clock, and not the call that sets the seed."""
         return self.cause == "seed-varies" and self.source is not None and self.source.source != "seed-value"
 
 
@@ -230,9 +230,9 @@ def are_of_one_stretch(first: Hypothesis, second: Hypothesis) -> bool:
 
 
 def sites_of(divergence: Divergence) -> tuple[Frame, ...]:
-    """The lines that a divergence points to: what varies within a compiled function, where memory was allocated or saved, the call, its forward.
+    """Return the lines that a divergence points to: inside a compiled function, where memory was allocated or saved, the call, its forward call.
 
-    The line that only starts the backward pass says less than the one whose gradient it is.
+    A line that only starts the backward pass says less than the line whose gradient it computes.
     """
     called: tuple[Frame | None, ...] = (divergence.site, divergence.forward_site)
     if divergence.site is not None and _STARTS_BACKWARD.search(divergence.site.code):
@@ -243,12 +243,12 @@ def sites_of(divergence: Divergence) -> tuple[Frame, ...]:
 
 
 def calls_of(sites: Sequence[Frame], divergence: Divergence) -> tuple[Frame, ...]:
-    """The calls that led to the first of some sites; none if it is not where the divergence is."""
+    """Return the calls that led to the first of some sites; empty if it is not where the divergence is."""
     stack = divergence.stack
     return stack[stack.index(sites[0]) :] if sites and sites[0] in stack else ()
 
 
-# Stages of a pipeline of `tf.data`, which the record of an element names: a line that only takes elements says less.
+# Stages of a `tf.data` pipeline, as an element's record names them: a line that only takes elements says less.
 
 _STAGE = re.compile(r"(\w+)\(([^()]*)\)")
 _PLACE = re.compile(r"(?:^|, )([^,]+):(\d+)(?:,|$)")
@@ -257,11 +257,11 @@ _AT_FAULT: dict[str, Callable[[str, str], bool]] = {
     "pipeline-parallel": lambda name, facts: name.startswith("Parallel") and "draws random numbers" in facts,
     "pipeline-order": lambda name, facts: name.startswith("Parallel") and "deterministic=true" not in facts,
 }
-"""By factor whether a stage, by its name and what else is said of it, is what the factor fixes."""
+"""For each factor, whether it fixes a stage, judging by the stage's name and facts."""
 
 
 def stages_at_fault(factor: str, divergence: Divergence) -> Iterator[Frame]:
-    """The first stage that a factor fixes of those through which an element came that differs."""
+    """Yield the first stage that a factor fixes, among those that the differing element passed through."""
     is_at_fault = _AT_FAULT.get(factor)
     if is_at_fault is None or divergence.site is None or OpSemantics.TAKES_ELEMENT not in what_op_does(divergence.op):
         return
@@ -269,7 +269,7 @@ def stages_at_fault(factor: str, divergence: Divergence) -> Iterator[Frame]:
     for name, facts in _STAGE.findall(divergence.detail):
         place = _PLACE.search(facts)
         if place is not None and is_at_fault(name, facts):
-            # It is named by its file alone.
+            # The record has only the file's name.
             module = Module.read(str(files.get(place[1]) or Path(divergence.site.file).with_name(place[1])))
             line = int(place[2])
             if module is not None and line <= len(module.lines):
@@ -281,11 +281,11 @@ _MOST_ASKING = 3
 
 
 def entropy_named(one: Hypothesis, asking: Sequence[tuple[Frame, ...]]) -> Hypothesis:
-    """The same cause with the lines that led to random bytes, and the libraries that asked for them.
+    """Add to the cause the lines that led to random bytes, and the libraries that requested them.
 
     Args:
-        one: That random bytes decide.
-        asking: Who asked for them, as trials note it.
+        one: The hypothesis that random bytes decide.
+        asking: Who requested them, as trials note it.
     """
     if not asking:
         return one
@@ -311,57 +311,57 @@ SEEDED_LIBRARIES = {
     "torch": "seed-missing-torch",
     "tensorflow": "seed-missing-tensorflow",
 }
-"""Libraries with a global generator, and what it is called if that was not seeded."""
+"""Libraries with a global generator, and the cause if that was not seeded."""
 
 
 def is_never_seeded(hypothesis: Hypothesis, divergence: Divergence) -> bool:
     """Whether a global generator was drawn from that nobody has seeded: two runs never agree then.
 
-    Either the state of a framework's generator differs, or what differs is made of draws from Python's or NumPy's, by the program's text.
+    Either the state of a framework's generator differs, or the differing value is computed from draws from Python's or NumPy's.
 
     Args:
         hypothesis: What most likely made the runs differ.
-        divergence: Where they differ first.
+        divergence: Where they first differ.
     """
     is_drawn = divergence.kind in (Kind.RNG, Kind.DATA) and divergence.step == 0
     return is_drawn and hypothesis.cause in SEEDED_LIBRARIES.values()
 
 
 _DOUBT = 0.1
-"""How likely a difference that was not cured may pass for a cure."""
+"""The accepted probability that a difference that was not cured passes for cured."""
 _DOUBT_OF_RACES = 0.02
 MOST_RUNS = 6
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of runs under one intervention."""
+    """The result of runs under one intervention."""
 
     intervention: Intervention
     runs: int
     verdict: Verdict
     divergence: Divergence | None
     step_seconds: float | None = None
-    """Of one step; None where too few steps were made to tell."""
+    """Duration of one step; None where too few steps ran to measure it."""
     failure: str | None = None
     """Why the runs could not be made or compared."""
     seconds: float | None = None
-    """How long the runs took together."""
+    """How long all runs took together."""
     seedings: Mapping[str, Sequence[tuple[SourceSite, int]]] = field(default_factory=dict)
-    """Per library where its generators were seeded, and how many records had been made before; of probing runs."""
+    """By library, where its generators were seeded, and how many records preceded that; for probing runs."""
     sources: Sequence[Source] = ()
-    """What the program took from outside, and its values differed; of probing runs."""
+    """Outside sources whose values differed; for probing runs."""
     entropy: Sequence[tuple[Frame, ...]] = ()
-    """Who asked the operating system for random bytes while it gave the same in each run: the frame of a library, if there is one, and
-    the line of the program that led there."""
+    """Who requested random bytes from the operating system while these were the same in each run: the frame of a library, if there is
+    one, and the line of the program that led there."""
     unprobed: Sequence[Unprobed] = ()
-    """Modules of the user in which nothing could be noted; of probing runs."""
+    """Modules of the user in which nothing could be noted; for probing runs."""
     steps: int | None = None
-    """After which the runs ended, soon after the first difference; None where they ran to the end that plain runs have."""
+    """The step after which the runs ended, soon after the first difference; None where they ran as far as plain runs do."""
     others: Sequence[Divergence] = ()
-    """The first of each other process and stream that differs, in whatever order."""
+    """The first divergence of each other process and stream, in any order."""
     records: Mapping[str, int] = field(default_factory=dict)
-    """Of each process whose records have an order, how many were compared."""
+    """For each process whose records have an order, how many were compared."""
 
     @property
     def is_equal(self) -> bool:
@@ -369,12 +369,12 @@ class Trial:
         return self.verdict is Verdict.SAME
 
     def shows(self, divergence: Divergence) -> bool:
-        """Whether a divergence is there, be it the first or one beside that of another process: which comes first may be up to timing."""
+        """Whether a divergence recurs, as the first or in another process or stream: which comes first may depend on timing."""
         first = () if self.divergence is None else (self.divergence,)
         return any(is_alike(one, divergence) for one in (*first, *self.others))
 
     def removes(self, divergence: Divergence) -> bool:
-        """Whether a divergence is gone: the runs are equal, or part from each other only later, or in another process."""
+        """Whether a divergence is gone: the runs are equal, or diverge only later or in another process."""
         if self.is_equal:
             return True
         if self.verdict is not Verdict.DIFFERENT or self.divergence is None:
@@ -382,10 +382,10 @@ class Trial:
         return is_later(self.divergence, divergence) or self._is_passed(divergence)
 
     def _is_passed(self, divergence: Divergence) -> bool:
-        """Whether the runs part in another process, and that of a divergence came alike beyond it.
+        """Whether the runs diverge in another process, and the process of a divergence is equal beyond it.
 
-        What processes do has no common order, so the other one is not later. The same line in another process is no other
-        divergence: which of several workers comes to it may be up to timing.
+        Processes have no common order, so the other divergence is not later. The same line in another process counts as the same
+        divergence: which of several workers reaches it may depend on timing.
         """
         first, process = self.divergence, divergence.process
         if (
@@ -399,11 +399,11 @@ class Trial:
         return self.records.get(process, 0) > divergence.record and not is_left
 
     def experiment(self, divergence: Divergence, added: Intervention) -> Experiment:
-        """What is reported of it.
+        """Summarize the trial for the report.
 
         Args:
-            divergence: That which was to go.
-            added: What this one did that earlier ones had not found yet.
+            divergence: The one to be removed.
+            added: What this intervention does that was not already held.
         """
         if self.failure is not None:
             outcome = f"No conclusion: {self.failure}"
@@ -425,16 +425,16 @@ class ExperimentRunner(Protocol):
     """Makes the runs of experiments."""
 
     def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
-        """Run the program until two runs differ, at most so many times.
+        """Run the program until two runs differ, at most `runs` times.
 
         Args:
             intervention: What is changed about each run.
             runs: How many; fewer if two of them differ.
-            may_be_short: Whether runs will do that end soon after the first difference; `Trial.steps` says whether they did.
+            may_be_short: Whether runs that end soon after the first difference suffice; `Trial.steps` says whether they did.
 
         Raises:
             BudgetSpent: There is no time left for it.
-            LaunchError: The user ended it.
+            LaunchError: The user stopped it.
         """
 
     def probe(self, intervention: Intervention) -> Trial:
@@ -445,7 +445,7 @@ class ExperimentRunner(Protocol):
 
         Raises:
             BudgetSpent: There is no time left for it.
-            LaunchError: The user ended it.
+            LaunchError: The user stopped it.
         """
 
 
@@ -454,15 +454,15 @@ class BudgetSpent(Exception):
 
 
 class Rate:
-    """How often two runs of the program differ, from those that were made."""
+    """How often two runs of the program differ, judging by those that were made."""
 
     def __init__(self) -> None:
-        """Nothing was seen yet."""
+        """Start without observations."""
         self._pairs = 0
         self._different = 0
 
     def add(self, *, pairs: int, different: int) -> None:
-        """Take note of runs with nothing changed, or of a change that made no difference."""
+        """Count runs with nothing changed, or with a change that made no difference."""
         self._pairs += pairs
         self._different += different
 
@@ -473,21 +473,21 @@ class Rate:
 
     @property
     def came_once(self) -> bool:
-        """Whether the runs differed in the one pair by which it became known that they do, and in none that was made since."""
+        """Whether the runs differed in the one pair that revealed the difference, and in no pair since."""
         return self._different == 1 < self._pairs
 
     def runs_needed(self, *, is_race: bool, tried: int = 0) -> int:
-        """How many equal runs are made to show that a cure is none by chance; see `runs_wanted`."""
+        """Return how many equal runs to make to show that a cure is not due to chance; see `runs_wanted`."""
         return min(self.runs_wanted(is_race=is_race, tried=tried), MOST_RUNS)
 
     def runs_wanted(self, *, is_race: bool, tried: int = 0) -> int:
-        """How many equal runs show that a cure is none by chance, however long they take.
+        """Return how many equal runs show that a cure is not due to chance, however long they take.
 
-        With the rule of succession for the rate: after d of t pairs that differed it is taken as (d + 1) / (t + 2).
+        The rate follows the rule of succession: after d of t pairs differed, it is taken as (d + 1) / (t + 2).
 
         Args:
-            is_race: Whether what differs depends on timing, so that it may well come out alike by chance.
-            tried: How many other cures were tried before: of many, one may well seem to help (Bonferroni's correction).
+            is_race: Whether what differs depends on timing, so that it may well be equal by chance.
+            tried: How many other cures were tried before: among many, one may seem to help (Bonferroni's correction).
         """
         doubt = (_DOUBT_OF_RACES if is_race else _DOUBT) / (1 + tried)
         rate = (self._different + 1) / (self._pairs + 2)
@@ -495,19 +495,19 @@ class Rate:
 
 
 def is_later(one: Divergence, other: Divergence) -> bool:
-    """Whether a divergence comes later in the program than another one, by all that is known."""
+    """Whether a divergence is later in the program than another, as far as is known."""
     if one.process != other.process or one.stream is not None or other.stream is not None:
         return one.step > other.step
     return (one.step, one.record) > (other.step, other.record) and not is_alike(one, other)
 
 
 def is_same_line(one: Divergence, other: Divergence) -> bool:
-    """Whether two divergences are at the same op and line, in whatever step."""
+    """Whether two divergences are at the same op and line, in any step."""
     return _identity(one)[1:] == _identity(other)[1:]
 
 
 def is_alike(one: Divergence, other: Divergence) -> bool:
-    """Whether two divergences are at the same place of the program."""
+    """Whether two divergences are at the same point of the program."""
     return one.process == other.process and _identity(one) == _identity(other)
 
 
@@ -521,29 +521,29 @@ def _divergence_place(one: Divergence) -> str:
     return f"step {one.step}, {one.op}{where}"
 
 
-# Finds out which of the factors that were perturbed on purpose made runs differ.
+# Finds out which of the deliberately perturbed factors made runs differ.
 
 RUNS = 3
-"""A perturbed factor may by chance come out alike twice: a listing of two files has two orders."""
+"""A perturbed factor may have the same effect twice by chance: a listing of two files has two orders."""
 
 
 @dataclass
 class FactorSearch:
-    """One search for those of several perturbed factors that make runs differ; what it found stays when it is broken off."""
+    """A search for the perturbed factors that make runs differ, which keeps what it has found if it is interrupted."""
 
     factors: Sequence[str]
-    """Those that were perturbed together."""
+    """The factors that were perturbed together."""
     runner: ExperimentRunner
 
     def __post_init__(self) -> None:
         self.diagnosis = Diagnosis(varied=tuple(self.factors))
-        """The experiments up to now, and as `varied` the factors that make runs differ alone; all of them if none does."""
+        """The experiments so far; `varied` holds the factors that alone make runs differ, or all of them if none does."""
 
     def run(self) -> None:
-        """Perturb one factor after the other.
+        """Perturb one factor after another.
 
         Raises:
-            LaunchError: The user ended it.
+            LaunchError: The user stopped it.
         """
         if len(self.factors) == 1:
             return
@@ -568,16 +568,16 @@ class FactorSearch:
         self.diagnosis = replace(self.diagnosis, varied=tuple(responsible or self.factors))
 
 
-# What of a program could not be looked at for sources, as it is told where no cause was found.
+# Parts of the program that could not be searched for sources, as reported where no cause was found.
 
 _MOST_NAMED = 3
 
 
 def unexplained_text(left: Divergence | None, probed: Trial) -> str:
-    """Sentences on a difference that no experiment made go away, and on the user's modules in which nothing could be noted.
+    """Return sentences on a difference that no experiment removed, and on the user's modules in which nothing could be noted.
 
     Args:
-        left: What differs without the causes that were found; None if none was.
+        left: What still differs without the causes that were found; None if none was found.
         probed: Runs with the sources noted.
     """
     if left is None:
@@ -587,7 +587,7 @@ def unexplained_text(left: Divergence | None, probed: Trial) -> str:
 
 
 def unseen_text(probed: Trial) -> str:
-    """Sentences on the user's modules in which nothing could be noted, each after a space; none if there are none.
+    """Return sentences on the user's modules in which nothing could be noted, each after a space; may be empty.
 
     Args:
         probed: Runs with the sources noted.

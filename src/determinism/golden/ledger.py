@@ -1,4 +1,4 @@
-"""The ledger of a run: short digests of each step and group of tensors, and the text file that keeps it."""
+"""The ledger of a run: short digests of each step and group of tensors, and the text file that stores it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from determinism.types import Level, Role, Stream
 
 FORMAT = "determinism.golden/1"
 FINGERPRINTED = ("gradients", "parameters")
-"""Groups of which the first step keeps a fingerprint per tensor."""
+"""Groups for which the first step keeps a fingerprint per tensor."""
 NO_VALUE = "-"
 MOST_BYTES = 5000
-"""Of a golden of one process and 20 steps. Fingerprints and ops take what the rest leaves."""
+"""The most bytes of a golden with one process and 20 steps. Fingerprints and ops get the space that the rest leaves."""
 MOST_READ_BYTES = 4 << 20
 
 _HELD = {
@@ -44,7 +44,7 @@ class Row:
     """One step of one process."""
 
     digests: Mapping[str, str]
-    """Per group, hexadecimal; `NO_VALUE` where the step had nothing of it."""
+    """By group, hexadecimal; `NO_VALUE` where the step had nothing in it."""
     loss: str = NO_VALUE
     """As a decimal number."""
 
@@ -58,20 +58,20 @@ class ProcessLedger:
     steps_by: str
     rows: Sequence[Row]
     generators: tuple[int, ...] = ()
-    """Places of the random generators that count: those that steps draw from."""
+    """Positions of the random generators that count: those that steps draw from."""
     generator_states: Sequence[Sequence[str]] = ()
-    """Per step the digest of every generator's state; not stored."""
+    """By step, the digest of every generator's state; not stored."""
     fingerprints: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Per group, those of its tensors at the first step."""
+    """By group, the fingerprints of its tensors at the first step."""
     names: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Per group, the names of these tensors; not stored."""
+    """By group, the names of these tensors; not stored."""
     operations: Sequence[str] = ()
-    """Of the first step's ops, digests of what they gave, in their order."""
+    """Digests of the results of the first step's ops, in order."""
     operations_per_digest: int = 1
     """How many ops share one of these digests."""
 
     def counting(self, generators: tuple[int, ...]) -> ProcessLedger:
-        """The same steps, where only these generators count."""
+        """Return the same steps, with only these generators counted."""
         rows = [
             replace(row, digests={**row.digests, "generators": generators_digest(states, generators)})
             for row, states in zip(self.rows, self.generator_states, strict=True)
@@ -81,21 +81,21 @@ class ProcessLedger:
 
 @dataclass(frozen=True)
 class Ledger:
-    """A run, as a golden keeps it."""
+    """A run, as a golden stores it."""
 
     command: str
     steps: int | None
-    """After how many steps the run was ended; None if it came to its own end."""
+    """The number of steps after which the run was ended; None if it ran to its own end."""
     environment: Mapping[str, str]
     """Hardware, libraries and variables."""
     settings: Mapping[str, str]
-    """Of the framework, which the program may set."""
+    """Settings of the framework, which the program may change."""
     processes: Sequence[ProcessLedger]
     commit: str = NO_VALUE
-    """Where the program came from: a commit, and whether files were changed since."""
+    """Where the program came from: a commit, and whether files had changed since."""
 
     def process(self, key: str) -> ProcessLedger | None:
-        """The steps of one process; None if it had none."""
+        """Return the steps of one process; None if it had none."""
         return next((process for process in self.processes if process.key == key), None)
 
 
@@ -107,7 +107,7 @@ def ledger_of(trace: Trace, *, commit: str = NO_VALUE) -> Ledger:
 
     Args:
         trace: Of level `step` or `module`.
-        commit: What to note of the program's origin.
+        commit: What to note about the program's origin.
 
     Raises:
         UsageError: It was recorded op by op, or without any step or state.
@@ -182,7 +182,7 @@ def _process_ledger(process: ProcessTrace) -> ProcessLedger:
 
 
 def _as_in_ledger(process: ProcessTrace, steps: Sequence[int], rows: Sequence[Row]) -> list[Row]:
-    """The same rows with the digests of the process's own ledger, which has those of groups whose tensors have no record each."""
+    """Return the rows with the digests of the process's own ledger, which includes groups whose tensors have no records."""
     if not has_ledger(process.folder):
         return list(rows)
     ledger = read_ledger(process.folder)
@@ -222,7 +222,7 @@ class _Parts:
             if role == Role.STATE:
                 states = [state.hex() for state in chunk.children["generators"].digests_of(int(row))]
                 if op == END_OP:
-                    # What is held at the end was recorded as that of one more step.
+                    # What is held at the end was recorded as one more step.
                     held = self.steps.pop(step, {}) if step not in self._ended else {}
                     self.end = {**held, "generators": states}
                     if step not in self._ended and any(group in held for group in ("batches", "loss")):
@@ -250,29 +250,29 @@ def _form(process: ProcessTrace, layout: int) -> str:
 
 
 def digest(text: str) -> str:
-    """A digest of a text, hexadecimal."""
+    """Return the hexadecimal digest of a text."""
     return hashlib.blake2b(text.encode(), digest_size=_DIGITS // 2).hexdigest()
 
 
 def _group_digest(group: str, values: Sequence[str]) -> str:
-    """What a step had of a group, as one digest, in hexadecimal."""
+    """Return one hexadecimal digest for a group's values at a step."""
     return group_digest(group, values).hex() if values else NO_VALUE
 
 
 def generators_digest(states: Sequence[str], counted: Sequence[int]) -> str:
-    """The states of the generators that count, as one digest."""
+    """Return one digest for the states of the generators that count."""
     chosen = [states[place] for place in counted if place < len(states)]
     return digest("\n".join(chosen)) if chosen else NO_VALUE
 
 
-# What of the environment and the command is the same on every machine that is alike.
+# The parts of the environment and the command that are the same on every comparable machine.
 
 _LEFT_OUT = re.compile(r"(_HOME|_PATH|_DIR|_FILE|FILENAME|_RANK)$")
 _KERNEL = re.compile(r"^(\w+)-.*?(?:-with-(.*))?$")
 
 
 def portable_facts(facts: Mapping[str, str]) -> dict[str, str]:
-    """The facts that may change results, without paths; sorted by name."""
+    """Return the facts that may change results, without paths; sorted by name."""
     kept: dict[str, str] = {}
     for name, value in facts.items():
         if part_of(name) is Part.OTHER or _LEFT_OUT.search(name):
@@ -288,7 +288,7 @@ def _portable_command(command: Sequence[str]) -> str:
 
 
 def _portable_word(word: str) -> str:
-    """A word of which a path keeps its last part only."""
+    """Keep only the last part of a path in a word."""
     head, sign, tail = word.rpartition("=")
     return f"{head}{sign}{PurePath(tail).name}" if tail.startswith(("/", "~")) else word
 
@@ -307,7 +307,7 @@ _LEAST_FOR_OPERATIONS = 500
 
 
 def text_of(ledger: Ledger) -> str:
-    """The golden of a ledger: lines in a stable order."""
+    """Return the golden of a ledger: lines in a stable order."""
     width = _WIDTHS[min(len(ledger.processes), len(_WIDTHS)) - 1]
     lines = [
         FORMAT, _TITLE, f"command = {ledger.command}", f"commit = {ledger.commit}",
@@ -328,7 +328,7 @@ def _section(process: ProcessLedger, width: int) -> list[str]:
     cells = [["step", *GROUPS, "value"]]
     for step, row in enumerate(process.rows):
         cells.append([str(step), *(row.digests[group][:width] for group in GROUPS), row.loss])
-    # A column in which no step has anything says so in a cell of one character.
+    # An empty column gets a cell of one character.
     widths = [max(len(line[at]) for line in cells[1:]) for at in range(len(cells[0]))]
     table = [" ".join(cell.ljust(size) for cell, size in zip(line, widths, strict=True)).rstrip() for line in cells]
     head = [f"[process {process.key}]", f"framework = {process.framework}", f"steps counted by = {process.steps_by}"]
@@ -336,7 +336,7 @@ def _section(process: ProcessLedger, width: int) -> list[str]:
 
 
 def _details(process: ProcessLedger, room: int) -> Iterator[str]:
-    """Fingerprints of tensors and ops of the first step, as many as there is room for."""
+    """Yield fingerprints of the first step's tensors and ops, as far as they fit."""
     for group, fingerprints in process.fingerprints.items():
         lines = [f"[{group} of {process.key}, step 0]", *_wrapped([text[:_FINGERPRINT] for text in fingerprints])]
         size = sum(len(line) + 1 for line in lines)
@@ -356,7 +356,7 @@ def _details(process: ProcessLedger, room: int) -> Iterator[str]:
 
 
 def grouped_digests(digests: Sequence[str], size: int) -> list[str]:
-    """One digest for each so many of them."""
+    """Return one digest for each `size` of them."""
     if size == 1:
         return list(digests)
     return [digest(" ".join(digests[start : start + size])) for start in range(0, len(digests), size)]
@@ -368,15 +368,15 @@ def _wrapped(words: Sequence[str], gap: str = " ") -> list[str]:
 
 
 def write_golden(path: Path, text: str, *, update: bool = False) -> None:
-    """Write a golden as a whole or not at all.
+    """Write a golden entirely or not at all.
 
     Args:
         path: The file.
         text: Its content.
-        update: Whether a file that is there may be replaced.
+        update: Whether an existing file may be replaced.
 
     Raises:
-        UsageError: There is a file and `update` is false, or it cannot be written.
+        UsageError: The file exists and `update` is false, or it cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -401,13 +401,13 @@ def write_golden(path: Path, text: str, *, update: bool = False) -> None:
 
 
 def require_writable(path: Path) -> None:
-    """See that a golden can be written, before the program runs for it; missing folders will be made.
+    """Check that a golden can be written, before the program runs for it; missing folders will be made.
 
     Args:
         path: The file.
 
     Raises:
-        UsageError: It cannot.
+        UsageError: It cannot be written.
     """
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     if not folder.is_dir():
@@ -424,7 +424,7 @@ def _unwritable(path: Path, reason: str) -> UsageError:
 
 
 def exists_already(path: Path) -> UsageError:
-    """The error for a golden that would be overwritten."""
+    """Return the error for a golden that would be overwritten."""
     return UsageError(
         "golden-exists",
         f"{path} exists, so nothing was changed. To replace it with the program's current results, add --update "
@@ -448,7 +448,7 @@ def read_golden(path: Path) -> Ledger:
     """Read a golden.
 
     Raises:
-        TraceError: It cannot be read, is no golden, is damaged, or belongs to a newer version.
+        TraceError: It cannot be read, is not a golden, is damaged, or belongs to a newer version.
     """
     try:
         with path.open("rb") as file:
@@ -546,7 +546,7 @@ class _Reader:
         return Row(digests, cells[-1])
 
     def _words(self) -> list[str]:
-        """The digests of the lines that follow."""
+        """Return the digests on the lines that follow."""
         words: list[str] = []
         while (line := self._peek()) is not None and not line.startswith("["):
             for word in line.split():
@@ -557,7 +557,7 @@ class _Reader:
         return words
 
     def _facts(self, names: Sequence[str] | None = None) -> dict[str, str]:
-        """The lines `name = value` that follow: these and no others, or any."""
+        """Return the `name = value` lines that follow: exactly the given names, or any."""
         facts: dict[str, str] = {}
         while (line := self._peek()) is not None and " = " in f"{line} " and not line.startswith("["):
             name, _, value = f"{line} ".partition(" = ")
@@ -571,7 +571,7 @@ class _Reader:
         return facts
 
     def _peek(self) -> str | None:
-        """The next line that says something; None at the end."""
+        """Return the next line that is neither empty nor a comment; None at the end."""
         while self._at < len(self._lines) and (
             not self._lines[self._at].strip() or self._lines[self._at].startswith("#")
         ):

@@ -1,4 +1,4 @@
-"""Rules on order: sets, directory listings, and results that are taken as they become ready."""
+"""Rules on order: sets, directory listings, and results taken as they become ready."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _IGNORES_IN_LOGS = frozenset({
     "print", "debug", "info", "warning", "warn", "error", "exception", "critical", "log", "echo", "warning_once", "info_once", "write_line",
 })  # fmt: skip
 _WRITES_LOGS = ("log", "print", "plot", "show")
-"""Beginnings of the names of functions that show what they are given."""
+"""Prefixes of the names of functions that display their arguments."""
 _FILLS = frozenset(
     {
         "append",
@@ -44,24 +44,24 @@ _CONSUMERS = ("torch.", "numpy.", "random.", "pandas.", "tensorflow.", "jax.", "
 _TRAINS = frozenset({"backward", "apply_gradients", "train_on_batch", "train_step", "partial_fit"})
 _WRITES = frozenset({"write", "writelines"})
 _SHOWS = ("stdout", "stderr", "log", "bar", "console", "report", "tqdm")
-"""Parts of the names of what is written to for somebody to read."""
+"""Parts of the names of objects that are written to for somebody to read."""
 _CHOOSES = frozenset({"choice", "choices", "shuffle", "sample", "permutation"})
 _LISTING_METHODS = frozenset(name for name, source in METHODS.items() if source == "listing") | {"glob", "iglob"}
 _FILE_SYSTEMS = ("fs", "filesystem")
-"""Names that objects of fsspec have, whose listings are sorted."""
+"""Usual names of fsspec file systems, whose listings are sorted."""
 _SETS = ("set", "frozenset", "Set", "FrozenSet", "AbstractSet", "MutableSet")
 _GIVES_TEXT = frozenset(
     {"str", "lower", "upper", "strip", "format", "join", "basename", "dirname", "relpath", "read_text", "as_posix"}
 )
 _GIVES_LIST = frozenset({"os.listdir", "glob.glob"})
 _ITERATES = frozenset({"list", "tuple", "enumerate", "zip", "map", "filter", "join", "extend", "tqdm"})
-"""Functions for which it makes no difference whether they get an iterator or a list."""
+"""Functions that accept an iterator as well as a list."""
 _LISTS_FROM = _PASSES_ON | _NUMBERS_IN_ORDER | {"join", "array", "fromiter", "fromkeys"}
 _WHOLE = frozenset({"len", "getsize", "int", "count", "numel", "size", "st_size", "stat"})
 
 
 class Flow:
-    """Where a value whose elements come in no fixed order goes."""
+    """Traces where a value whose elements have no fixed order is used."""
 
     def __init__(self, text: Text) -> None:
         self._text = text
@@ -69,11 +69,11 @@ class Flow:
         self._loads: dict[tuple[ast.AST, str], list[ast.expr]] = {}
         self._attributes: dict[str, list[ast.expr]] = {}
         self.is_certain = True
-        """Whether the elements are seen to come in another order in each run; those of a set that may hold numbers are not."""
+        """Whether the text shows that the order varies between runs; for a set that may hold numbers it does not."""
         self.is_of_results = False
-        """Whether the elements are results that are ready in any order; they are added up as numbers are."""
+        """Whether the elements are results that become ready in any order; they are added up like numbers."""
         self._asked: set[tuple[ast.AST, str]] | None = None
-        """Scopes, and what they count the elements of."""
+        """Scopes, each with an expression whose elements it counts."""
         for node in text.module.nodes:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 self._loads.setdefault((text.module.scope_of(node), node.id), []).append(node)
@@ -81,12 +81,12 @@ class Flow:
                 self._attributes.setdefault(node.attr, []).append(node)
 
     def is_used_in_order(self, node: ast.AST, depth: int = 0, *, is_list: bool = True) -> bool:
-        """Whether the order of the elements reaches anything.
+        """Whether the order of the elements affects anything.
 
         Args:
-            node: What holds or gives the elements.
+            node: What holds or yields the elements.
             depth: How many steps were followed.
-            is_list: Whether the elements have an order in there; those of a set get one when it is iterated.
+            is_list: Whether the node orders its elements; a set orders them only when it is iterated.
         """
         parent = self._parents.get(node)
         if depth > _DEEPEST or parent is None:
@@ -119,13 +119,13 @@ class Flow:
         return isinstance(parent, ast.List | ast.Tuple) and isinstance(node, ast.Starred)
 
     def _is_kept(self, literal: ast.Dict) -> bool:
-        """Whether what is written down as a dictionary goes straight into a file that is read again."""
+        """Whether a dictionary literal goes straight into a file that is read again."""
         call = self._parents.get(literal)
         name = self._text.module.dotted(call.func) if isinstance(call, ast.Call) else ""
         return name in ("json.dump", "json.dumps", "pickle.dump", "pickle.dumps", "torch.save")
 
     def is_only_one(self, node: ast.AST) -> bool:
-        """Whether the function asks if there is more than one element, so that an element taken from there is the only one."""
+        """Whether the function checks that there is only one element, so that an element taken is the only one."""
         while isinstance(node, ast.Call) and last_part(node.func) in _PASSES_ON and node.args:
             node = node.args[0]
         if not isinstance(node, ast.expr):
@@ -143,7 +143,7 @@ class Flow:
         if name == "sum" and self.is_of_results and isinstance(node, ast.GeneratorExp | ast.ListComp):
             return self.is_rounded(node.elt) and not self._is_shown(call)
         if name in _COUNTS:
-            # Of several that are the smallest by a key, the first is taken.
+            # Among several elements with the smallest key, the first is taken.
             keys = [ast.unparse(one.value) for one in call.keywords if one.arg == "key"]
             is_ambiguous = bool(keys) and not any(word in keys[0] for word in _BY_TIME)
             return name in ("min", "max") and is_ambiguous and len(call.args) == 1
@@ -175,7 +175,7 @@ class Flow:
         return dotted.startswith(_CONSUMERS) or name in _CHOOSES or name in _FILLS - _EXTENDS
 
     def _is_parameter_ordered(self, call: ast.Call, node: ast.AST, depth: int, is_list: bool) -> bool:
-        """Whether a function of the file, which is handed the elements, uses their order."""
+        """Whether a function of the file that is passed the elements uses their order."""
         ((_, function), *others) = self._text.program.functions[last_part(call.func)]
         names = parameters(function)
         by_place = call.args.index(node) if node in call.args else None
@@ -196,7 +196,7 @@ class Flow:
         """Whether the numbers that elements get are used for more than the log."""
         parent = self._parents.get(call)
         if isinstance(parent, ast.comprehension) and last_part(call.func) == "zip":
-            # Lists that were filled side by side stay side by side.
+            # Lists that were filled in parallel stay in the same order.
             if all(isinstance(one, ast.Name) and self._is_filled(one) for one in call.args):
                 return self._is_comprehension(self._parents[parent], 1)
         if isinstance(parent, ast.For) and last_part(call.func) == "enumerate":
@@ -211,7 +211,7 @@ class Flow:
         return not self._is_shown(call) and not self._is_sorted_in_place(call)
 
     def _is_beside(self, number: ast.Name, taken: ast.Name) -> bool:
-        """Whether a number takes from a list what was put there for the same element, in a loop over the same set."""
+        """Whether a number indexes a list for the entry of the same element, in a loop over the same set."""
         parent = self._parents.get(number)
         if not (isinstance(parent, ast.Subscript) and parent.slice is number and isinstance(parent.ctx, ast.Load)):
             return False
@@ -219,7 +219,7 @@ class Flow:
         return isinstance(holder, ast.Name) and self._is_made_along(holder, taken.id)
 
     def _is_made_along(self, holder: ast.Name, taken: str) -> bool:
-        """Whether a list has one element for each of those of a set, in the order of the set."""
+        """Whether a list has one entry for each element of a set, in the order of the set."""
         scope = self._text.module.scope_of(holder)
         for value in self._text.module.given(scope, holder.id):
             if isinstance(value, ast.ListComp) and _is_name(value.generators[0].iter, taken):
@@ -234,7 +234,7 @@ class Flow:
         return False
 
     def _is_counted_along(self, use: ast.AST) -> bool:
-        """Whether an element is taken from a list by its number in a loop over the set that the list was made from."""
+        """Whether a list is indexed by the number of an element in a loop over the set that the list was made from."""
         parent = self._parents.get(use)
         if not (isinstance(parent, ast.Subscript) and parent.value is use and isinstance(parent.slice, ast.Name)):
             return False
@@ -248,7 +248,7 @@ class Flow:
         return False
 
     def _is_filled(self, name: ast.Name) -> bool:
-        """Whether elements are appended to what a name stands for."""
+        """Whether elements are appended to what a name refers to."""
         uses = self._loads.get((self._text.module.scope_of(name), name.id), [])
         holders = [self._parents.get(use) for use in uses]
         return any(isinstance(one, ast.Attribute) and one.attr in _EXTENDS for one in holders)
@@ -263,7 +263,7 @@ class Flow:
         if isinstance(node, ast.ListComp | ast.GeneratorExp):
             targets = {one.id for part in node.generators for one in ast.walk(part.target) if isinstance(one, ast.Name)}
             is_made_of_them = any(isinstance(one, ast.Name) and one.id in targets for one in ast.walk(node.elt))
-            # At most one element is equal to what it is compared with.
+            # At most one element equals what it is compared with.
             if not is_made_of_them or any(_is_equality(one, targets) for part in node.generators for one in part.ifs):
                 return False
         return self.is_used_in_order(node, depth + 1)
@@ -293,7 +293,7 @@ class Flow:
             if isinstance(at, ast.Call) and last_part(at.func) in _SORTS:
                 return True
             at = self._parents.get(at)
-        # In a comprehension that is sorted as a whole.
+        # Inside a comprehension that is sorted as a whole.
         around = self._parents.get(at) if isinstance(at, ast.comprehension) else None
         outer = self._parents.get(around) if around is not None else None
         return isinstance(outer, ast.Call) and last_part(outer.func) in _SORTS
@@ -306,7 +306,7 @@ class Flow:
         return any(self.is_used_in_order(call, depth + 1) for _, call in calls[:20])
 
     def _is_shown(self, node: ast.AST) -> bool:
-        """Whether a value only ends in a message, a log or an error."""
+        """Whether a value only ends up in a message, a log or an error."""
         at: ast.AST | None = node
         while at is not None and not isinstance(at, ast.stmt):
             if isinstance(at, ast.Call) and (
@@ -319,7 +319,7 @@ class Flow:
         return isinstance(at, ast.Raise | ast.Assert)
 
     def is_loop_ordered(self, loop: ast.For | ast.AsyncFor, depth: int) -> bool:
-        """Whether what a loop does depends on the order of its turns."""
+        """Whether the result of a loop depends on the order of its iterations."""
         names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
         taken = _taken_from(loop, names) if self.is_of_results else set()
         return self._goes_on(loop) or any(
@@ -333,7 +333,7 @@ class Flow:
         )
 
     def _is_numbered_by_method(self, node: ast.AST, names: set[str], depth: int) -> bool:
-        """Whether an element is handed to a method of the file that numbers what it gets, or keeps it in a list."""
+        """Whether an element is passed to a method of the file that numbers its arguments, or keeps them in a list."""
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
             return False
         holder, method = node.func.value, node.func.attr
@@ -355,7 +355,7 @@ class Flow:
         return False
 
     def _is_accumulated(self, node: ast.AST, names: set[str], taken: set[str]) -> bool:
-        """Whether a result is added to those before it, or the next value is computed from it and the one before."""
+        """Whether a result is added to earlier ones, or the next value is computed from it and the previous one."""
         if not self._text.uses_frameworks():
             return False
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add | ast.Sub | ast.Mult):
@@ -370,14 +370,14 @@ class Flow:
         return is_sum and _has_name(value, {target}) and _takes_result(value, names, taken)
 
     def _goes_on(self, loop: ast.For | ast.AsyncFor) -> bool:
-        """Whether each turn goes on from the one before: by a training step, or by a draw from a global generator."""
+        """Whether each iteration builds on the previous one: by a training step, or a draw from a global generator."""
         if not (self.is_certain and self._text.uses_frameworks()):
             return False
         calls = [one for part in loop.body for one in ast.walk(part) if isinstance(one, ast.Call)]
         return any(last_part(one.func) in _TRAINS or drawn_library(self._text.module, one) is not None for one in calls)
 
     def _is_written(self, node: ast.AST, names: set[str], loop: ast.For | ast.AsyncFor) -> bool:
-        """Whether what comes of an element is written to a file that was opened before the loop."""
+        """Whether what is computed from an element is written to a file opened before the loop."""
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _WRITES):
             return False
         file = node.func.value
@@ -398,7 +398,7 @@ class Flow:
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add | ast.Mult):
             if isinstance(node.value, ast.List | ast.ListComp) and isinstance(node.target, ast.Name | ast.Attribute):
                 return self._is_filled_in_order(node.target, depth)
-            # What each element has of its own is added to once.
+            # An entry of the element's own is added to only once.
             is_its_own = isinstance(node.target, ast.Subscript) and any(
                 isinstance(one, ast.Name) and one.id in names for one in ast.walk(node.target.slice)
             )
@@ -437,7 +437,7 @@ class Flow:
         return False
 
     def is_rounded(self, value: ast.expr) -> bool:
-        """Whether something is added up whose sum depends on the order: no numbers of things, and no texts."""
+        """Whether the sum of such values depends on the order: not so for counts and strings."""
         if not self._text.uses_frameworks() or isinstance(value, ast.Constant | ast.JoinedStr | ast.List | ast.Tuple):
             return False
         names = {last_part(one.func) for one in ast.walk(value) if isinstance(one, ast.Call)}
@@ -450,8 +450,8 @@ class Flow:
 
 
 def _taken_from(loop: ast.For | ast.AsyncFor, names: set[str]) -> set[str]:
-    """What stands in a loop for the result of what is ready."""
-    # Elements of `imap_unordered` are results themselves.
+    """Return the names that refer to a result in a loop."""
+    # Elements of `imap_unordered` are themselves results.
     is_lazy = any(isinstance(one, ast.Call) and last_part(one.func) == "imap_unordered" for one in ast.walk(loop.iter))
     found = set(names) if is_lazy else set()
     for statement in (one for part in loop.body for one in ast.walk(part)):
@@ -466,7 +466,7 @@ def _taken_from(loop: ast.For | ast.AsyncFor, names: set[str]) -> set[str]:
 
 
 def _takes_result(value: ast.expr, names: set[str], taken: set[str]) -> bool:
-    """Whether an expression is computed from a result, and not only from how large it is."""
+    """Whether an expression is computed from a result, and not just from its size."""
     calls = [one for one in ast.walk(value) if isinstance(one, ast.Call)]
     if any(last_part(one.func) in _WHOLE for one in calls):
         return False
@@ -480,7 +480,7 @@ def _has_name(node: ast.AST, names: set[str]) -> bool:
 
 
 def _is_applied(node: ast.AST, names: set[str]) -> bool:
-    """Whether an element of what is looped over is applied to the result of the one before: `x = layer(x)`."""
+    """Whether the loop variable is applied to the result of the previous iteration: `x = layer(x)`."""
     if not (isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.value, ast.Call)):
         return False
     target, call = node.targets[0], node.value
@@ -493,7 +493,7 @@ def _is_applied(node: ast.AST, names: set[str]) -> bool:
 
 
 def _asks_for_one(node: ast.Compare) -> bool:
-    """Whether a condition is about having one element or more."""
+    """Whether a condition checks for one element or for more than one."""
     call, (operator, *_), (number, *_) = node.left, node.ops, node.comparators
     if not (isinstance(call, ast.Call) and last_part(call.func) == "len" and call.args):
         return False
@@ -505,7 +505,7 @@ def _asks_for_one(node: ast.Compare) -> bool:
 
 
 def _has_ending(node: ast.AST) -> bool:
-    """Whether a file is looked for by its ending alone, where there is to be one such file."""
+    """Whether files are searched only by extension, where exactly one is expected."""
     if not isinstance(node, ast.Call) or last_part(node.func) not in ("glob", "rglob", "iglob") or not node.args:
         return False
     pattern = node.args[0]
@@ -552,7 +552,7 @@ def _is_empty_set(node: ast.expr) -> bool:
 
 
 def _iterated(text: Text) -> Iterator[tuple[ast.expr, ast.AST]]:
-    """What is iterated, and the node whose order it then has."""
+    """Yield what is iterated, and the node that then has its order."""
     for node in text.module.nodes:
         if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
             yield node.iter, node.iter
@@ -568,7 +568,7 @@ def _iterated(text: Text) -> Iterator[tuple[ast.expr, ast.AST]]:
 
 
 def of_sets(text: Text, flow: Flow) -> Iterator[Finding]:
-    """A set whose order reaches something."""
+    """Yield sets whose order affects something."""
     for node, ordered in _iterated(text):
         if not isinstance(node, ast.expr) or not _is_set(text, node):
             continue
@@ -595,7 +595,7 @@ def of_sets(text: Text, flow: Flow) -> Iterator[Finding]:
 
 
 def _has_parts_of_models(text: Text, node: ast.AST) -> bool:
-    """Whether a set is filled by a loop over the parameters or modules of a model, which are hashed by their address."""
+    """Whether a set is filled from the parameters or modules of a model, which are hashed by their address."""
     values = list(text.program.values_of(text.module, node)) if isinstance(node, ast.Name) else [(text.module, node)]
     return any(
         isinstance(value, ast.SetComp)
@@ -606,13 +606,13 @@ def _has_parts_of_models(text: Text, node: ast.AST) -> bool:
 
 
 def _has_texts(text: Text, node: ast.AST, depth: int = 0, *, all_of_them: bool = False) -> bool:
-    """Whether elements of a set are seen to be strings, or all of them."""
+    """Whether the text shows that elements of a set are strings, or that all of them are."""
     if depth > 4:
         return False
     decides = all if all_of_them else any
 
     def of_values(values: Iterable[ast.expr]) -> bool:
-        # An empty set says nothing of what is put into it.
+        # An empty set says nothing about what is put into it.
         wanted = [value for value in values if not _is_empty_set(value)]
         return bool(wanted) and decides(
             _has_texts(text, one, depth + 1, all_of_them=all_of_them) or _is_text(text, one) for one in wanted
@@ -648,7 +648,7 @@ def _gives_texts(node: ast.expr) -> bool:
 
 
 def of_counted(text: Text) -> Iterator[Finding]:
-    """A set of strings that a `Counter` counts: of those that are equally common, `most_common` names first what came first."""
+    """Yield sets of strings counted by a `Counter`, whose `most_common` lists equally common ones in order of arrival."""
     if "most_common" not in text.calls or not text.uses_frameworks():
         return
     for node in text.module.nodes:
@@ -660,13 +660,13 @@ def of_counted(text: Text) -> Iterator[Finding]:
         made = [one for _, one in text.program.values_of(text.module, holder, as_whole=True)]
         is_counter = any(isinstance(one, ast.Call) and last_part(one.func) == "Counter" for one in made)
         if is_counter and _has_texts(text, node.args[0]):
-            message = "A set of strings is counted in the order of its elements, which decides between those that are equally common."
+            message = "A set of strings is counted in the order of its elements, which breaks ties between equally common ones."
             fix = around(node.args[0], "sorted(", ")", "Count in a fixed order")
             yield text.finding("hash-order", Severity.MAY_DIFFER, message, node.args[0], fix)
 
 
 def of_listings(text: Text, flow: Flow) -> Iterator[Finding]:
-    """A directory listing whose order reaches something."""
+    """Yield directory listings whose order affects something."""
     flow.is_certain = True
     for node in text.module.nodes:
         if not isinstance(node, ast.Call):
@@ -688,13 +688,13 @@ def of_listings(text: Text, flow: Flow) -> Iterator[Finding]:
             if not isinstance(loop, ast.For) or sorts:
                 continue
         if flow.is_used_in_order(node):
-            message = "The listing comes in the order of the file system, which differs between machines and copies."
+            message = "The listing is in file-system order, which differs between machines and copies."
             fix = around(node, "sorted(", ")", "Sort the listing") if _may_be_list(text, node, name) else None
             yield text.finding("listing-order", Severity.MAY_DIFFER, message, node, fix)
 
 
 def _may_be_list(text: Text, node: ast.Call, name: str) -> bool:
-    """Whether a sorted list may be put in the place of a listing: it is a list of names already, or what takes it iterates it at once."""
+    """Whether a sorted list can replace a listing: it is already a list of names, or is iterated at once."""
     if name in _GIVES_LIST:
         return True
     if name in ("os.walk", "os.scandir"):
@@ -706,7 +706,7 @@ def _may_be_list(text: Text, node: ast.Call, name: str) -> bool:
 
 
 def of_completion(text: Text, flow: Flow) -> Iterator[Finding]:
-    """Results that are taken in the order in which they become ready."""
+    """Yield results that are taken in the order in which they become ready."""
     for node in text.module.nodes:
         if not isinstance(node, ast.Call):
             continue
@@ -732,7 +732,7 @@ def of_completion(text: Text, flow: Flow) -> Iterator[Finding]:
 
 
 def of_threads(text: Text, flow: Flow) -> Iterator[Finding]:
-    """What several threads add up, each when it comes to it."""
+    """Yield sums that several threads add to in no fixed order."""
     for name, node in text.program.changes_by_threads(text.module).items():
         if not (isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add | ast.Sub | ast.Mult)):
             continue
@@ -740,12 +740,12 @@ def of_threads(text: Text, flow: Flow) -> Iterator[Finding]:
         if isinstance(node.value, ast.Name):
             added = [value for _, value in text.program.values_of(text.module, node.value, as_whole=True)]
         if any(isinstance(value, ast.expr) and flow.is_rounded(value) for value in added):
-            message = f"Several threads add to {name}, each when it comes to it, and the order decides how the sum is rounded."
+            message = f"Several threads add to {name} in no fixed order, which decides how the sum is rounded."
             yield text.finding("thread-race", Severity.MAY_DIFFER, message, node.target)
 
 
 def findings(text: Text) -> Iterator[Finding]:
-    """All of these rules."""
+    """Yield the findings of all of these rules."""
     flow = Flow(text)
     yield from of_sets(text, flow)
     yield from of_counted(text)

@@ -1,5 +1,5 @@
-"""Rules on random numbers: no seed before the first draw, one that comes too late or differs in each run, generators without one, a key of JAX that is
-used again, and loader workers that all draw the same.
+"""Rules on random numbers: no seed before the first draw, a seed that comes too late or differs between runs, generators without a
+seed, a JAX key that is used again, and loader workers that all draw the same.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _VARYING = frozenset({"clock", "entropy", "process-id", "hash"})
 _TRAINS = frozenset(
     {"backward", "step", "fit", "minimize", "apply_gradients", "train_on_batch", "value_and_grad", "grad", "train"}
 )
-"""Calls of programs that train."""
+"""Calls that show that a program trains."""
 
 
 def of_order(text: Text) -> Iterator[Finding]:
-    """A draw without a seed, and a seed after a draw; only in files that are run, since a library is seeded by its program."""
+    """Yield draws without a seed, and seeds after a draw; only for files that are run, since a library is seeded by its program."""
     if not is_program(text.module):
         return
     events = Execution(text.module).events()
@@ -58,7 +58,7 @@ def of_order(text: Text) -> Iterator[Finding]:
 
 
 def of_keras(text: Text) -> Iterator[Finding]:
-    """Weights and dropout of Keras where TensorFlow is seeded and Python is not: Keras 3 takes their seeds from Python's generator."""
+    """Yield Keras weights and dropout where TensorFlow is seeded but Python is not: Keras 3 takes their seeds from Python's generator."""
     if not is_program(text.module) or not _seedings(text, "tensorflow") or _seedings(text, "random"):
         return
     calls = (node for node in text.module.nodes if isinstance(node, ast.Call))
@@ -78,7 +78,7 @@ def _is_seeded_on_gpu(text: Text, event: Event) -> bool:
 
 
 def _is_demonstration(text: Text) -> bool:
-    """Whether all that a module runs by itself is a `__main__` part that tries its classes and functions."""
+    """Whether all that a module runs itself is a `__main__` part that tries out its classes and functions."""
     body = text.module.tree.body
     parts = [one for one in body if isinstance(one, ast.If) and "__main__" in ast.unparse(one.test)]
     has_definitions = any(isinstance(one, ast.ClassDef | Function) for one in body)
@@ -97,7 +97,7 @@ _OVERWRITES = frozenset({"constant_", "zeros_", "ones_", "eye_", "dirac_"})
 
 
 def _is_overwritten(text: Text, draw: Event) -> bool:
-    """Whether what is drawn are the first weights of layers, and the file gives weights other values."""
+    """Whether a draw only initializes the weights of layers, and the file gives weights other values."""
     if not text.module.dotted(draw.node.func).startswith("torch.nn."):
         return False
     is_init = any(name.startswith("torch.nn.init.") and last in _OVERWRITES for name, last in _split(text.names))
@@ -114,13 +114,13 @@ def _seedings(text: Text, library: str) -> list[ast.Call]:
 
 
 def _is_own(text: Text, call: ast.Call) -> bool:
-    """Whether a function of the file itself is called, however it is named: what is in it says what it seeds."""
+    """Whether a function of the file itself is called, whatever its name: its body shows what it seeds."""
     name = call.func.id if isinstance(call.func, ast.Name) else None
     return any(owner is text.module for owner, _ in text.program.functions.get(name or "", ()))
 
 
 def _drawn_anywhere(text: Text, library: str) -> Event | None:
-    """The first draw in a method that the walk did not reach, such as the forward of a model."""
+    """Return the first draw in a method that the walk did not reach, such as a model's forward."""
     for node in text.module.nodes:
         if isinstance(node, ast.Call) and drawn_library(text.module, node) == library:
             draw = Event(library, False, node)
@@ -130,7 +130,7 @@ def _drawn_anywhere(text: Text, library: str) -> Event | None:
 
 
 def _is_printed(text: Text, node: ast.AST) -> bool:
-    """Whether what is drawn is only shown."""
+    """Whether a draw is only displayed."""
     at: ast.AST | None = node
     while at is not None and not isinstance(at, ast.stmt):
         if isinstance(at, ast.Call) and isinstance(at.func, ast.Name) and at.func.id == "print":
@@ -140,7 +140,7 @@ def _is_printed(text: Text, node: ast.AST) -> bool:
 
 
 def _has_own_generators(text: Text, draw: Event) -> bool:
-    """Whether layers get their first values from a generator that is handed to `torch.nn.init`."""
+    """Whether layers get their first values from a generator passed to `torch.nn.init`."""
     return text.module.dotted(draw.node.func).startswith("torch.nn.") and any(
         isinstance(node, ast.Call)
         and text.module.dotted(node.func).startswith("torch.nn.init.")
@@ -160,13 +160,13 @@ def _too_late(text: Text, draw: Event, seed: Event) -> Finding:
         "warm up" if _is_without_gradients(text, draw.node) else "test" if _stays_inside(text, draw.node) else None
     )
     if purpose is not None:
-        message = f"{message}, perhaps only to {purpose}: runs may differ by it. Seed before the first draw."
+        message = f"{message}, perhaps only to {purpose}: runs may differ. Seed before the first draw."
         return text.finding("seed-too-late", Severity.MAY_DIFFER, message, seed.node)
     return text.finding("seed-too-late", Severity.DIFFERS, f"{message}. Seed before the first draw.", seed.node)
 
 
 def _stays_inside(text: Text, node: ast.AST) -> bool:
-    """Whether a function does no more with what it draws than to name it and to assert something of it."""
+    """Whether a function only assigns what it draws to names and makes assertions about it."""
     at: ast.AST | None = node
     while at is not None and not isinstance(at, Function):
         at = text.module.parents.get(at)
@@ -178,7 +178,7 @@ def _stays_inside(text: Text, node: ast.AST) -> bool:
 
 
 def _is_without_gradients(text: Text, node: ast.AST) -> bool:
-    """Whether what is drawn is computed with where no gradients are, so that nothing is trained with it at once."""
+    """Whether a draw is used only where gradients are disabled, so that nothing is trained with it directly."""
     at: ast.AST | None = node
     while at is not None:
         expressions = [one.context_expr for one in at.items] if isinstance(at, ast.With) else []
@@ -190,7 +190,7 @@ def _is_without_gradients(text: Text, node: ast.AST) -> bool:
 
 
 def _seeds_elsewhere(text: Text, library: str) -> bool:
-    """Whether what is not followed, such as a function handed to a launcher or one of a module beside the file, may seed a library."""
+    """Whether something not followed, such as a function passed to a launcher or one in a module next to the file, may seed a library."""
     return any(
         (isinstance(node, ast.Call) and len(seeded_libraries(text.module, node)) > 1 and not _is_own(text, node))
         or (isinstance(node, ast.Attribute) and _is_handed_on(text, node))
@@ -199,7 +199,7 @@ def _seeds_elsewhere(text: Text, library: str) -> bool:
 
 
 def _imported_beside(module: Module) -> Iterator[Module]:
-    """The modules beside a file, and in packages beside it, that it imports from."""
+    """Yield the modules that a file imports from its folder, and from packages in its folder."""
     folder = Path(module.file).parent
     files = {
         folder.joinpath(*parts[:count]).with_suffix(".py")
@@ -214,19 +214,19 @@ def _imported_beside(module: Module) -> Iterator[Module]:
 
 
 def _names_seeding(module: Module, library: str) -> bool:
-    """Whether a function that seeds a library is named in a module, be it called there or handed on."""
+    """Whether a module names a function that seeds a library, to call it or to pass it on."""
     return any(isinstance(node, ast.Attribute) and module.dotted(node) in SEEDS[library] for node in module.nodes)
 
 
 def _is_handed_on(text: Text, node: ast.Attribute) -> bool:
-    """Whether a function that seeds is put somewhere, to be called there."""
+    """Whether a function that seeds is passed on, to be called elsewhere."""
     parent = text.module.parents.get(node)
     is_called = isinstance(parent, ast.Call) and parent.func is node
     return not is_called and any(text.module.dotted(node) in calls for calls in SEEDS.values())
 
 
 def of_values(text: Text) -> Iterator[Finding]:
-    """A seed that is taken from the clock, the process or random bytes, and a generator that is made without one."""
+    """Yield seeds taken from the clock, the process or random bytes, and generators made without a seed."""
     for node in text.module.nodes:
         if not isinstance(node, ast.Call):
             continue
@@ -246,7 +246,7 @@ def of_values(text: Text) -> Iterator[Finding]:
             message = f"{name}() without a value seeds from the operating system, differently in each run."
             again = _seeded_again(text, node)
             if again is not None:
-                message = f"{message} Runs may differ by what is drawn until line {again} seeds it anew."
+                message = f"{message} Runs may differ by what is drawn before line {again} seeds it again."
             severity = Severity.DIFFERS if again is None else Severity.MAY_DIFFER
             yield text.finding("generator-unseeded", severity, message, node)
             continue
@@ -264,7 +264,7 @@ def of_values(text: Text) -> Iterator[Finding]:
                 yield found
                 continue
         if last_part(node.func) == "add_argument":
-            # The default of an option that is called so is the seed of every run that does not name it.
+            # The default of an option named like a seed is the seed of every run that does not pass one.
             named = any(isinstance(one, ast.Constant) and "seed" in str(one.value).lower() for one in node.args)
             given = [one.value for one in node.keywords if one.arg == "default" and named]
         if given and (is_generator or _is_seeding(text, node) or last_part(node.func) == "add_argument"):
@@ -283,7 +283,7 @@ _ENVIRONMENTS = frozenset({"gym", "gymnasium"})
 
 
 def of_environments(text: Text) -> Iterator[Finding]:
-    """An environment of reinforcement learning that starts from random bytes, since no reset of it is given a seed."""
+    """Yield reinforcement-learning environments that start from random bytes, because no reset is given a seed."""
     if not text.module.packages & _ENVIRONMENTS or not is_program(text.module):
         return
     calls = [node for node in text.module.nodes if isinstance(node, ast.Call)]
@@ -306,7 +306,7 @@ def of_environments(text: Text) -> Iterator[Finding]:
 
 
 def _makes_environment(text: Text, module: Module, value: ast.AST) -> bool:
-    """Whether a value is an environment that is made there, or by a `lambda` that was given for the purpose."""
+    """Whether a value is an environment created there, or by a `lambda` passed for that purpose."""
     if not isinstance(value, ast.Call):
         return False
     made = [value]
@@ -317,7 +317,7 @@ def _makes_environment(text: Text, module: Module, value: ast.AST) -> bool:
 
 
 def _seeded_again(text: Text, node: ast.Call) -> int | None:
-    """The line below, in the same function, that gives a generator a fixed seed after it got one from the operating system."""
+    """Return the later line of the same function that gives a generator seeded by the operating system a fixed seed."""
     (library, *_) = text.module.dotted(node.func).split(".")
     scope = text.module.scope_of(node)
     later = (
@@ -330,7 +330,7 @@ def _seeded_again(text: Text, node: ast.Call) -> int | None:
 
 
 def _is_harmless(text: Text, node: ast.Call) -> bool:
-    """Whether a generator without a seed is given one later, or whether what it draws is only shown."""
+    """Whether a generator without a seed is given one later, or its draws are only displayed."""
     holder = text.module.parents.get(node)
     if not isinstance(holder, ast.Assign) or len(holder.targets) != 1:
         return False
@@ -348,7 +348,7 @@ def _is_harmless(text: Text, node: ast.Call) -> bool:
 
 
 def _is_only_shown(text: Text, use: ast.AST) -> bool:
-    """Whether what comes of an expression is printed, directly or by the name that it gets."""
+    """Whether the result of an expression is only printed, directly or through the name it is assigned to."""
     if _is_printed(text, use):
         return True
     at: ast.AST | None = use
@@ -399,7 +399,7 @@ def _is_torch_generator(text: Text, node: ast.Call) -> bool:
 
 
 def _unset_parameter(text: Text, node: ast.Call, name: ast.Name) -> Finding | None:
-    """A generator whose seed is a parameter that is None by default, where a call in the file leaves it out."""
+    """Return a generator whose seed is a parameter with default None, where a call in the file omits it."""
     function = text.module.scope_of(node)
     if not isinstance(function, Function):
         return None
@@ -421,7 +421,7 @@ def _unset_parameter(text: Text, node: ast.Call, name: ast.Name) -> Finding | No
         by_keyword = any(one.arg in (name.id, None) for one in call.keywords)
         by_place = position is not None and len(call.args) > position
         if not by_keyword and not by_place and not any(isinstance(one, ast.Starred) for one in call.args):
-            message = f"`{name.id}` is None unless it is given, and line {call.lineno} does not give it: the generator starts from random bytes."
+            message = f"`{name.id}` is None by default, and line {call.lineno} does not pass it: the generator starts from random bytes."
             return text.finding("generator-unseeded", Severity.DIFFERS, message, node)
     return None
 
@@ -430,7 +430,7 @@ _REPEATS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.Dic
 
 
 def _runs_once(text: Text, node: ast.AST) -> bool:
-    """Whether a line runs once in a run; with a seed of its own, each turn of a loop and each call of a function would draw the same."""
+    """Whether a line runs only once; given a constant seed, each iteration of a loop and each call of a function would draw the same."""
     at: ast.AST | None = node
     while at is not None and not isinstance(at, (*_REPEATS, Function, ast.Lambda)):
         at = text.module.parents.get(at)
@@ -438,14 +438,14 @@ def _runs_once(text: Text, node: ast.AST) -> bool:
 
 
 def _seed_argument(text: Text, call: ast.Call) -> Fix | None:
-    """The seed as an argument, where the name of it is known."""
+    """Return the fix that adds a seed argument, where its name is known."""
     name = text.module.dotted(call.func)
     named = {"numpy.random.default_rng": "seed=0", "numpy.random.RandomState": "seed=0", "random.Random": "0"}.get(name)
     line, column = call.end_lineno or call.lineno, (call.end_col_offset or 0) - 1
     return None if named is None else Fix("Give the generator a seed", ((line, column, line, column, named),))
 
 
-# Random numbers that are drawn twice: what is drawn is the same where it should differ. Runs do not differ by it, so `check` cannot see it.
+# Numbers drawn twice are the same where they should differ. That makes no run differ from another, so `check` cannot see it.
 
 _MAKES_KEYS = frozenset(
     {"PRNGKey", "key", "fold_in", "clone", "key_data", "wrap_key_data", "key_impl", "default_prng_impl"}
@@ -454,11 +454,11 @@ _TELLS_WORKERS_APART = frozenset(
     {"get_worker_info", "initial_seed", "getpid", "urandom", "randint", "random_", "seed", "time", "get_rank", "uuid4"}
 )
 
-# Keys of JAX: each is to be used once, by a draw or a split.
+# Each JAX key should be used once, by a draw or a split.
 
 
 def of_keys(text: Text) -> Iterator[Finding]:
-    """A key that a second draw uses, or each turn of a loop."""
+    """Yield keys used by a second draw, or by each iteration of a loop."""
     if "jax" not in text.module.packages:
         return
     scopes = [node for node in text.module.nodes if isinstance(node, Function)]
@@ -467,7 +467,7 @@ def of_keys(text: Text) -> Iterator[Finding]:
 
 
 class _Keys:
-    """Follows the statements of one function, in both branches of a condition and twice through a loop."""
+    """Follows the statements of one function, through both branches of a condition and twice through a loop."""
 
     def __init__(self, text: Text) -> None:
         self._text = text
@@ -478,7 +478,7 @@ class _Keys:
         yield from self._found.values()
 
     def _block(self, body: Sequence[ast.stmt], used: dict[str, int]) -> dict[str, int] | None:
-        """What was used, by name with its line, after these statements; None if they end the function or the turn."""
+        """Return the lines of used keys after these statements; None if they end the function or the iteration."""
         for statement in body:
             if isinstance(statement, Function | ast.ClassDef):
                 continue
@@ -503,7 +503,7 @@ class _Keys:
         return used
 
     def _forget(self, statement: ast.stmt, used: dict[str, int]) -> None:
-        """Names that get another value are fresh."""
+        """Drop names that are assigned: their new values are unused."""
         targets = [statement.target] if isinstance(statement, ast.For | ast.AsyncFor) else [statement]
         for name in (one for target in targets for one in ast.walk(target)):
             if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store):
@@ -521,7 +521,7 @@ class _Keys:
             turns = _turns_around(self._text, call, statement)
             line = used.get(key, call.lineno if turns and key.partition("[")[0] not in turns else None)
             if line is not None:
-                where = "in each turn" if line == call.lineno else f"at line {line} and here"
+                where = "in each iteration" if line == call.lineno else f"at line {line} and here"
                 message = f"The key `{key}` is used {where}, so the same numbers are drawn. Split it for each use."
                 self._found.setdefault(call.lineno, self._text.finding("key-reused", Severity.REPEATS, message, call))
             used[key] = call.lineno
@@ -538,7 +538,7 @@ def _branches(statement: ast.stmt) -> list[Sequence[ast.stmt]]:
 
 
 def _own_calls(statement: ast.stmt) -> Iterator[ast.Call]:
-    """Calls that a statement makes itself, in the order of the text; none of functions and statements within it."""
+    """Yield the calls that a statement itself makes, in source order; none in nested functions and statements."""
     found: list[ast.Call] = []
 
     def look(node: ast.AST) -> None:
@@ -553,7 +553,7 @@ def _own_calls(statement: ast.stmt) -> Iterator[ast.Call]:
 
 
 def _key_name(node: ast.expr) -> str | None:
-    """A name, or an element of one that is always the same."""
+    """Return a name, or an element of one with a constant index."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and isinstance(node.slice, ast.Constant):
@@ -562,7 +562,7 @@ def _key_name(node: ast.expr) -> str | None:
 
 
 def _turns_around(text: Text, call: ast.Call, statement: ast.stmt) -> set[str]:
-    """The names that comprehensions around a call give values; empty if there are none."""
+    """Return the names assigned by comprehensions around a call; empty if there are none."""
     names: set[str] = set()
     at: ast.AST = call
     while at is not statement and (parent := text.module.parents.get(at)) is not None:
@@ -573,11 +573,11 @@ def _turns_around(text: Text, call: ast.Call, statement: ast.stmt) -> set[str]:
     return names
 
 
-# Workers of data loaders, each of which is to draw numbers of its own.
+# Workers of data loaders, each of which should draw its own numbers.
 
 
 def of_workers(text: Text) -> Iterator[Finding]:
-    """Workers that all get the same seed, or a copy of the same generator."""
+    """Yield workers that all get the same seed, or a copy of the same generator."""
     loaders = [
         node for node in text.module.nodes if isinstance(node, ast.Call) and last_part(node.func) == "DataLoader"
     ]
@@ -594,7 +594,7 @@ def of_workers(text: Text) -> Iterator[Finding]:
 
 
 def _constant_seeds(text: Text, function: ast.expr) -> Iterator[Finding]:
-    """A function that workers begin with, and that seeds each alike."""
+    """Yield the seeds of a worker initialization function that are the same for each worker."""
     bodies: list[tuple[Function | ast.Lambda, list[str]]] = []
     if isinstance(function, ast.Lambda):
         bodies.append((function, parameters(function)))
@@ -609,7 +609,7 @@ def _constant_seeds(text: Text, function: ast.expr) -> Iterator[Finding]:
 
 
 def _may_differ(text: Text, value: ast.expr, names: Sequence[str], depth: int) -> bool:
-    """Whether a seed may be another one in each worker."""
+    """Whether a seed may differ between workers."""
     for node in ast.walk(value):
         if isinstance(node, ast.Call) and last_part(node.func) not in ("int", "abs", "hash"):
             return True
@@ -625,7 +625,7 @@ def _may_differ(text: Text, value: ast.expr, names: Sequence[str], depth: int) -
 
 
 def _copied_generators(text: Text) -> Iterator[Finding]:
-    """A generator that a data set keeps, with a seed: each worker gets a copy of it as it is."""
+    """Yield seeded generators that a data set keeps: each worker gets an identical copy."""
     kept = [node for node in text.module.nodes if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)]
     for statement in kept:
         call, target = statement.value, statement.targets[0]
@@ -648,7 +648,7 @@ def _is_of_self(target: ast.expr) -> bool:
 
 
 def _draws_items(owner: ast.ClassDef, generator: str) -> bool:
-    """Whether the items of a data set are made with one of its attributes."""
+    """Whether a data set makes its items with one of its attributes."""
     return any(
         isinstance(part, Function)
         and part.name in ("__getitem__", "__iter__", "__getitems__")
@@ -662,7 +662,7 @@ def _asks_for_worker(owner: ast.ClassDef) -> bool:
 
 
 def findings(text: Text) -> Iterator[Finding]:
-    """All of these rules."""
+    """Yield the findings of all of these rules."""
     yield from of_order(text)
     yield from of_keras(text)
     yield from of_values(text)
