@@ -1309,4 +1309,4 @@ def test_an_answer_that_no_experiment_fixes_is_likely_where_the_text_leads_to_it
     comparison = investigated(Pretended([(one, ["nothing does"])], [use]))
     assert found(comparison) == ([] if status is None else [(source, status)])
     for cause in comparison.causes:
-        assert cause.sites[0].line == line and "something else in two further runs" in cause.evidence[1]
+        assert cause.sites[0].line == line and "something different in two further runs" in cause.evidence[1]

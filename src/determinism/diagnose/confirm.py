@@ -1,8 +1,8 @@
-"""Confirms a first divergence with one more run, in which the diverging record is looked at closely.
+"""Confirms a first divergence with one more run, in which the diverging record is inspected.
 
-`op` and `mutation` cannot be told apart from two traces alone: edges say which record made an input, not whether the
-input still held what that record wrote. The confirming run digests the inputs when the op is about to run, and repeats
-the op on copies of them.
+Two traces alone cannot distinguish `op` from `mutation`: edges say which record made an input, not whether the input still
+held what that record wrote. The confirming run digests the inputs just before the op runs, and repeats the op on copies of
+them.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ from determinism.types import Kind, Phase
 
 REPEATS = 100
 SECONDS = 5.0
-"""For the repeats; an op that does not vary takes them all, one that does is done after REPEATS."""
+"""Time for the repeats; an op that does not vary uses all of it, one that varies stops after REPEATS."""
 MOST_BYTES = 256 << 20
-"""That are kept of the tensors of one record."""
+"""The most bytes kept of the tensors of one record."""
 
 
 def executions(divergence: Divergence, traces: Sequence[Trace]) -> int:
-    """How often the op of a divergence ran at its line, in its process of the run that holds the record; 1 if that is not known.
+    """Return how often a divergence's op ran at its line, in its process of the run with the record; 1 if unknown.
 
     Args:
-        divergence: The first one.
-        traces: Of the runs.
+        divergence: The first divergence.
+        traces: The traces of the runs.
     """
     if divergence.kind is not Kind.OP or divergence.records_of >= len(traces):
         return 1
@@ -73,9 +73,9 @@ def executions(divergence: Divergence, traces: Sequence[Trace]) -> int:
 
 
 def needs_confirmation(divergence: Divergence | None) -> bool:
-    """Whether a repetition can tell more about a divergence.
+    """Whether a repetition can show more about a divergence.
 
-    Of records without an order of their own, those of threads are found again by their line and what they get. A process cannot repeat a
+    Among records without an order of their own, those of threads can be found again by their line and inputs. A process cannot repeat a
     collective by itself.
     """
     if divergence is None or (divergence.stream is not None and divergence.thread is None):
@@ -87,13 +87,13 @@ def needs_confirmation(divergence: Divergence | None) -> bool:
 def capture_request(
     process: ProcessTrace, divergence: Divergence, *, repeats: int, most_bytes: int, ends: bool = True
 ) -> dict[str, Any]:
-    """What the recorder of a further run has to look for.
+    """Return what the recorder of a further run should look for.
 
     Args:
         process: The process that holds the record.
         divergence: The divergence to be confirmed.
-        repeats: How often the op is repeated; 0 if only its values are wanted.
-        most_bytes: That are kept of its tensors.
+        repeats: How often to repeat the op; 0 if only its values are wanted.
+        most_bytes: The most bytes to keep of its tensors.
         ends: Whether the program ends then.
     """
     chunk, row = process.record(divergence.record)
@@ -115,7 +115,7 @@ def capture_request(
 
 
 def _likeness(process: ProcessTrace, divergence: Divergence) -> dict[str, Any]:
-    """How a record of a thread is recognised, whichever thread comes to it, and in whatever step of the others."""
+    """Return how to recognize a thread's record, whichever thread makes it, and in whatever step of the other threads."""
     one = entry_of(process, *process.record(divergence.record))
     shapes = {(made.layout.dtype, made.layout.shape) for made in one.inputs if made.layout is not None}
     site = divergence.site
@@ -126,7 +126,7 @@ def _likeness(process: ProcessTrace, divergence: Divergence) -> dict[str, Any]:
 
 
 def _occurrence(process: ProcessTrace, number: int, columns: dict[str, int]) -> int:
-    """How many records of the same op, module and phase come before a record in its step."""
+    """Return how many records of the same op, module and phase precede a record in its step."""
     count, end = 0, number
     while end > 0:
         chunk, _ = process.record(end - 1)
@@ -142,7 +142,7 @@ def _occurrence(process: ProcessTrace, number: int, columns: dict[str, int]) -> 
 
 
 def read_capture(trace_folder: Path, process: str) -> dict[str, Any] | None:
-    """What the confirming run found; None if it never came to the record."""
+    """Return what the confirming run found; None if it never reached the record."""
     try:
         found = read_document(trace_folder / PROCESSES_FOLDER / process / CAPTURE_FILE)
     except (OSError, ValueError):
@@ -151,7 +151,7 @@ def read_capture(trace_folder: Path, process: str) -> dict[str, Any] | None:
 
 
 def confirmed(comparison: Comparison, found: dict[str, Any] | None) -> Comparison:
-    """The comparison with what the confirming run found."""
+    """Add what the confirming run found to the comparison."""
     diagnosis = replace(comparison.diagnosis, missed_in_confirming_run=found is None)
     first = comparison.first_divergence
     if first is not None and found is not None:
@@ -160,7 +160,7 @@ def confirmed(comparison: Comparison, found: dict[str, Any] | None) -> Compariso
 
 
 def _looked_at(first: Divergence, found: dict[str, Any]) -> Divergence:
-    """The divergence as the confirming run saw it."""
+    """Return the divergence as the confirming run saw it."""
     if found["changed_inputs"]:
         return replace(
             first,
@@ -188,7 +188,7 @@ def _looked_at(first: Divergence, found: dict[str, Any]) -> Divergence:
 
 
 def _compiled_anew(op: str) -> str:
-    """How the place within a function that XLA compiles was found, and what that leaves open."""
+    """Say how the differing part of a function compiled by XLA was found, and what that leaves open."""
     part = "op" if framework_of(op) == "tensorflow" else "equation"
     return (
         f"It was compiled once more so that it returns its intermediate values, and varied first at one {part}. "
@@ -197,7 +197,7 @@ def _compiled_anew(op: str) -> str:
 
 
 def _how_found(inside: dict[str, Any]) -> str:
-    """How the place within a compiled function was found: in the program's own kernels, or by compiling it anew."""
+    """Say how the part within a compiled function was found: in the program's own kernels, or by recompiling it."""
     kernel = inside.get("kernel")
     if kernel is None:
         why_not = inside.get("no_kernel")
@@ -216,7 +216,7 @@ _MOST_KNOWN = 4
 
 
 def _known_to_vary(ops: Sequence[dict[str, Any]], first: Divergence) -> str:
-    """The ops of a compiled function that are known to vary on its device, each with its line; begins with a space."""
+    """Name the ops of a compiled function that are known to vary on its device, each with its line; begins with a space."""
     device = "cpu" if all(output.device.lower().startswith("cpu") for output in first.outputs) else "gpu"
     varying = [one for one in ops if _varies_on(device, one["op"])]
     if not varying:
@@ -232,9 +232,9 @@ def _known_to_vary(ops: Sequence[dict[str, Any]], first: Divergence) -> str:
 
 
 def _varies_on(device: str, op: str) -> bool:
-    """Whether what XLA makes of an op is nondeterministic by default, by what is known."""
+    """Whether XLA's version of an op is known to be nondeterministic by default."""
     framework = framework_of(op)
-    # What XLA does with an op of TensorFlow is another matter than TensorFlow's own kernel.
+    # XLA's version of a TensorFlow op is unrelated to TensorFlow's own kernel.
     name = f"tf2xla.{_base_name(op)}" if framework == "tensorflow" else f"jax.lax.{_base_name(op).replace('-', '_')}"
     statuses = [status for entry in entries_for(name, framework) for status in op_at(entry).statuses]
     return any(
@@ -243,7 +243,7 @@ def _varies_on(device: str, op: str) -> bool:
 
 
 def _fused(ops: Sequence[dict[str, Any]], inside: Inside | None) -> str:
-    """What a kernel was made of, line by line, and which of it can vary."""
+    """Say what a kernel was made from, line by line, and which part of it can vary."""
     lines = _by_line(ops)
     text = f"Inductor compiled this kernel from {', '.join(lines)}."
     if inside is None or len(lines) == 1:
@@ -253,7 +253,7 @@ def _fused(ops: Sequence[dict[str, Any]], inside: Inside | None) -> str:
 
 
 def _by_line(ops: Sequence[dict[str, Any]]) -> list[str]:
-    """Ops with the line that they are on, those of one line together."""
+    """Return ops with their line, grouped by line."""
     by_line: dict[tuple[str, int], dict[str, None]] = {}
     for one in ops:
         by_line.setdefault((one["file"], one["line"]), {})[_base_name(one["op"])] = None
@@ -272,7 +272,7 @@ def _inside(found: dict[str, Any] | None) -> Inside | None:
 
 
 def _detail(outputs: tuple[OutputDifference, ...]) -> str:
-    """What the repeats say about the op."""
+    """Say what the repeats show about the op."""
 
     def varies(name: str) -> bool:
         return any((getattr(output, name) or 0) > 1 for output in outputs)
@@ -328,18 +328,18 @@ def _extent(found: list[list[int]] | None) -> tuple[tuple[int, int], ...] | None
     return None if found is None else tuple((low, high) for low, high in found)
 
 
-# The values at a divergence that is not an op's own, from two further runs that looked at the same record.
+# The values at a divergence that an op did not cause, from two further runs that inspected the same record.
 
 _KINDS = frozenset({Kind.RNG, Kind.DATA, Kind.ARGUMENT, Kind.ORDER, Kind.UNINITIALIZED, Kind.MUTATION})
 _EVENTS = frozenset(f"determinism::{name}" for name in ("batch", "tolist", "print", "pickle", "save", "return"))
-"""Records beside ops that hold tensors."""
+"""Records other than ops that hold tensors."""
 
 
 def needs_values(divergence: Divergence | None) -> bool:
     """Whether two further runs can show the values of a divergence.
 
-    A record that only one run has may not come again, and records without an order of their own cannot be found. An op
-    that varies when it is repeated has shown its values there.
+    A record that only one run has may not recur, and records without an order of their own cannot be found. An op that varies
+    when repeated has already shown its values.
     """
     if divergence is None or divergence.stream is not None:
         return False
@@ -347,7 +347,7 @@ def needs_values(divergence: Divergence | None) -> bool:
         has_varied = any((output.distinct or 0) > 1 for output in divergence.outputs)
         return divergence.inputs_equal is True and not has_varied and is_repeatable(divergence.op)
     if OpSemantics.LEAVES_UNWRITTEN in what_op_does(divergence.op):
-        # Memory that nobody has written makes no values.
+        # Memory that nobody has written has no values of its own.
         return False
     return divergence.kind in _KINDS and (is_repeatable(divergence.op) or divergence.op in _EVENTS)
 
@@ -355,13 +355,13 @@ def needs_values(divergence: Divergence | None) -> bool:
 def with_further_values(
     comparison: Comparison, folders: Sequence[Path], reason: str | None, paths: Mapping[str, str | None]
 ) -> Comparison:
-    """The comparison with what two further runs show of the first divergence.
+    """Add what two further runs show of the first divergence to the comparison.
 
     Args:
-        comparison: Of the runs that the verdict is on.
+        comparison: The comparison that the verdict is based on.
         folders: Where each further run left tensors of the record; fewer than two if one left none.
-        reason: Why tensors are missing, as far as a run said so; goes on from "because".
-        paths: By the names of the inputs that were kept, in their order, where they are among the arguments of the op.
+        reason: Why tensors are missing, if a run gave a reason; continues a sentence after "because".
+        paths: Names of the inputs that were kept, in order, with their positions among the op's arguments.
     """
     first = comparison.first_divergence
     if first is None:
@@ -386,7 +386,7 @@ def with_further_values(
 
 
 def _with_input_values(divergence: Divergence, folders: Sequence[Path], paths: Mapping[str, str | None]) -> Divergence:
-    """The divergence with the values of its inputs that differ, as far as further runs kept them."""
+    """Add the differing values of a divergence's inputs, where further runs kept them."""
     files = [one / CAPTURED_INPUTS_FILE for one in folders]
     if not divergence.inputs or len(files) < 2 or not all(file.is_file() for file in files):
         return divergence
@@ -394,7 +394,7 @@ def _with_input_values(divergence: Divergence, folders: Sequence[Path], paths: M
         first, second = (read_tensors(file) for file in files)
     except TraceError:
         return divergence
-    # The record counts a tensor each time that the op reads it, and a file holds it once.
+    # The record counts a tensor each time the op reads it; a file contains it once.
     left = [name for name in paths if name in first and first[name] != second.get(name)]
     inputs = []
     for one in divergence.inputs:

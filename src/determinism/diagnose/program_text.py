@@ -1,4 +1,4 @@
-"""The text of a program with its syntax tree, changes to it by the pieces that they replace, and fixes as unified diffs."""
+"""A program's text with its syntax tree, edits to its expressions, and fixes as unified diffs."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from determinism.trace.schema import Frame
 
 @dataclass(frozen=True)
 class Edit:
-    """A piece of a text that is replaced."""
+    """A replacement of part of a text."""
 
     start: int
-    """First byte."""
+    """The first byte."""
     end: int
-    """Byte after the last."""
+    """The byte after the last."""
     text: str
 
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _BARS = ("tqdm", "track")
-"""What shows how far a loop is, and gives what it is given."""
+"""Functions that show a loop's progress and yield what they are given."""
 _COUNTS = ("range", "trange")
 
 
 @dataclass(frozen=True)
 class _Loop:
-    """What a piece of a program is repeated for."""
+    """A loop that repeats an expression."""
 
     target: ast.expr | None
-    """None where nothing is assigned."""
+    """None if nothing is assigned."""
     values: ast.expr
 
     @property
     def counter(self) -> str | None:
-        """The name that holds another whole number each time; None if none is known to."""
+        """The name that holds a different integer in each iteration; None if none is known to."""
         target, values = self.target, self.values
         if isinstance(values, ast.Call) and last_name(values.func) in _BARS and values.args:
             values = values.args[0]
@@ -62,8 +62,8 @@ class ProgramText:
         """Take the text.
 
         Raises:
-            SyntaxError: It is no Python.
-            ValueError: It cannot be decoded, or it has another coding than UTF-8.
+            SyntaxError: It is not valid Python.
+            ValueError: It cannot be decoded, or its encoding is not UTF-8.
         """
         source.decode()
         self.source = source
@@ -74,20 +74,20 @@ class ProgramText:
         self._parents = {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
 
     def at(self, site: SourceSite) -> ast.expr | None:
-        """The piece that lies at a place, the outermost of several; None if there is none."""
+        """Return the expression at a site, the outermost of several; None if there is none."""
         return self.at_place((site.line, site.column, site.end_line, site.end_column))
 
     def at_place(self, place: tuple[int, int, int | None, int | None]) -> ast.expr | None:
-        """The same, of a place as `place_of` gives it."""
+        """Return the same for a position as `place_of` returns it."""
         expressions = (node for node in ast.walk(self.tree) if isinstance(node, ast.expr))
         return next((node for node in expressions if place_of(node) == place), None)
 
     def parent(self, node: ast.AST) -> ast.AST | None:
-        """What a piece is a part of."""
+        """Return the node that contains this one."""
         return self._parents.get(node)
 
     def loops_of(self, node: ast.expr) -> list[_Loop]:
-        """The loops of the same function that repeat a piece, the innermost first."""
+        """Return the loops in the same function that repeat an expression, innermost first."""
         loops = []
         inner: ast.AST = node
         while (outer := self.parent(inner)) is not None and not isinstance(outer, _SCOPES):
@@ -101,38 +101,38 @@ class ProgramText:
         return loops
 
     def start(self, node: ast.expr | ast.stmt) -> int:
-        """Number of the first byte of a piece."""
+        """Return the offset of a node's first byte."""
         return self._begins[node.lineno - 1] + node.col_offset
 
     def end(self, node: ast.expr | ast.stmt) -> int:
-        """Number of the byte after the last."""
+        """Return the offset of the byte after a node."""
         line, column = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
         return self._begins[line - 1] + column
 
     def of(self, node: ast.expr) -> str:
-        """The text of a piece."""
+        """Return the text of an expression."""
         return self.source[self.start(node) : self.end(node)].decode()
 
     def replaced(self, node: ast.expr, text: str) -> Edit:
-        """Another text in the place of a piece."""
+        """Replace an expression."""
         return Edit(self.start(node), self.end(node), text)
 
     def around(self, node: ast.expr, before: str, after: str) -> list[Edit]:
-        """A piece within something else."""
+        """Insert text before and after an expression."""
         return [Edit(self.start(node), self.start(node), before), Edit(self.end(node), self.end(node), after)]
 
     def renamed(self, function: ast.expr, name: str) -> Edit:
-        """The last name of what is called, replaced."""
+        """Replace the last name of what is called."""
         length = len((function.attr if isinstance(function, ast.Attribute) else self.of(function)).encode())
         return Edit(self.end(function) - length, self.end(function), name)
 
     def first_argument(self, call: ast.Call, text: str) -> Edit:
-        """A new first argument of a call."""
+        """Add a new first argument to a call."""
         opened = self.source.index(b"(", self.end(call.func)) + 1
         return Edit(opened, opened, text if not (call.args or call.keywords) else f"{text}, ")
 
     def last_argument(self, call: ast.Call, text: str) -> Edit:
-        """A new last argument of a call."""
+        """Add a new last argument to a call."""
         before = self.end(call) - 1
         given = self.source[self.end(call.func) : before].rstrip()
         joint = "" if given.endswith((b"(", b",")) else ", "
@@ -140,7 +140,7 @@ class ProgramText:
         return Edit(at, at, f"{joint}{text}" if joint or given.endswith(b"(") else f" {text}")
 
     def changed(self, edits: Iterable[Edit]) -> tuple[ChangedLines, ...]:
-        """The lines that edits change, those that touch each other as one."""
+        """Return the lines that edits change; adjacent ones are merged."""
         groups: list[tuple[int, int, list[Edit]]] = []
         for edit in sorted(edits, key=lambda one: (one.start, one.end)):
             first, last = self._line(edit.start), self._line(edit.end)
@@ -167,19 +167,19 @@ class ProgramText:
 
 
 def place_of(node: ast.expr) -> tuple[int, int, int | None, int | None]:
-    """Line and column at which a piece begins, and those at which it ends."""
+    """Return the line and column where an expression begins, and those where it ends."""
     return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
 
 
 def last_name(node: ast.expr) -> str:
-    """The last of the names by which something is called; empty if it has none."""
+    """Return the last part of a dotted name; empty if there is none."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
 
 
 def keyword_of(node: ast.expr, name: str) -> ast.keyword | None:
-    """A keyword of a call; None if it has no such one, or is none."""
+    """Return a keyword of a call; None if there is no such keyword, or no call."""
     if not isinstance(node, ast.Call):
         return None
     return next((keyword for keyword in node.keywords if keyword.arg == name), None)
@@ -190,10 +190,10 @@ Change = tuple[list[Edit], tuple[str, ...]]
 
 
 class Unfixable(Exception):
-    """There is no small change for this place."""
+    """No small change exists for this expression."""
 
 
-# What is said of a library that seeds itself with what differs in each run, and the change that gives it a seed.
+# What to report about a library that seeds itself differently in each run, and the change that gives it a seed.
 
 LIBRARY_SEED = "outside-entropy"
 
@@ -204,20 +204,20 @@ _MADE_BY = {
     "RandomState": ("numpy.random.RandomState(0)", "import numpy"),
     "manual_seed": ("torch.Generator().manual_seed(0)", "import torch"),
 }
-"""By the function that makes or seeds a library's generator, one that has a seed; else it is NumPy's newer one."""
+"""A seeded generator, by the function that makes or seeds a library's own; otherwise NumPy's newer one is used."""
 _NUMPY = ("numpy.random.default_rng(0)", "import numpy")
 _MOST_LINES = 3
 
 
 def seeded_calls(text: ProgramText, source: Source) -> Change:
-    """The calls of the program that led to a library's generators get a seed.
+    """Give a seed to the calls of the program that led to a library's generators.
 
     Args:
         text: The module of the first of these calls.
         source: What the library used.
 
     Raises:
-        Unfixable: None of them is known to take a seed, or one has been given something.
+        Unfixable: None of them is known to take a seed, or one already passes a value.
     """
     edits, imports = [], []
     for led in source.led_by:
@@ -239,7 +239,7 @@ def seeded_calls(text: ProgramText, source: Source) -> Change:
 
 
 def _value(argument: str, source: Source, loops: Sequence[_Loop]) -> tuple[str, str]:
-    """What is given for a parameter, and the import that it needs: in a loop another seed each time, where it counts."""
+    """Return what to pass for a parameter, and the import it needs: in a counting loop, a different seed each time."""
     if argument not in _GENERATORS:
         return (loops[0].counter if loops else None) or "0", ""
     library = ProgramText(Path(source.site.file).read_bytes(), source.site.file)
@@ -248,7 +248,7 @@ def _value(argument: str, source: Source, loops: Sequence[_Loop]) -> tuple[str, 
 
 
 def seeded_again(source: Source) -> str | None:
-    """A sentence on what is seeded each time that a line runs, with the same number; None if nothing is known to be.
+    """Return a sentence on what gets the same seed each time a line runs; None if nothing is known to.
 
     Args:
         source: What a library used, after a call of the program that then gets a seed.
@@ -266,7 +266,7 @@ def seeded_again(source: Source) -> str | None:
             return f"The line is in a loop, and each pass then begins with the same numbers: {_FIRST_TIME}"
         if len(loops) > 1:
             return f"The loop is within another one, each pass of which then begins with the same seeds: {_FIRST_TIME}"
-        # It seeds an object that is there already, whether or not that has a generator.
+        # It seeds an existing object, whether or not that has a generator.
         if not loops and last_name(call.func) == "reset" and led.site.function not in ("<module>", "main"):
             return f"If the line runs more than once, it then begins with the same numbers each time: {_FIRST_TIME}"
     return None
@@ -276,12 +276,12 @@ _FIRST_TIME = "pass a seed the first time only, or a different one each time"
 
 
 def library_sites(source: Source) -> tuple[Frame, ...]:
-    """The lines of the program that led to what a library used, and the library's own."""
+    """Return the lines of the program that led to what a library used, then the library's own line."""
     return (*(led.site.frame for led in source.led_by[:_MOST_LINES]), source.site.frame)
 
 
 def library_evidence(source: Source) -> tuple[str, ...]:
-    """Sentences on what a library did, and which lines of the program led there."""
+    """Return sentences on what a library did, and which lines of the program led there."""
     did = (
         "creates a generator without a seed"
         if source.source == "unseeded-generator"
@@ -290,7 +290,7 @@ def library_evidence(source: Source) -> tuple[str, ...]:
     lines = list(dict.fromkeys(_place(led) for led in source.led_by))
     more = len(lines) - _MOST_LINES
     named = [*lines[:_MOST_LINES], *([f"{more} more lines"] if more > 0 else [])]
-    led = f"; {' and '.join(named)} led there" if named else ""
+    led = f"; reached from {' and '.join(named)}" if named else ""
     return (f"{source.site.function} at {source.site.file}:{source.site.line} {did}{led}.",)
 
 
@@ -299,24 +299,24 @@ def _place(led: LedBy) -> str:
 
 
 CONTEXT = 1
-"""Unchanged lines around each change: enough for a reader and for `patch` to find the place."""
+"""Unchanged lines around each change: enough for a reader, and for `patch` to find the place."""
 _MOST_BYTES = 1_000_000
 _IMPORTED = re.compile(r"^(random|numpy|torch|tf|determinism)\.", re.MULTILINE)
 _IS_ADDED = re.compile(r"(import determinism$|(random|numpy|torch|tf|determinism)\.[\w.]+( = |\())")
-"""Lines that can stand by themselves; what is done to a loader or a command cannot be added at the start."""
+"""Lines that work on their own; changes to a loader or a command cannot be added at the start."""
 _MODULES = {"tf": "tensorflow"}
-"""Names by which code is written here, where they are not those of the modules."""
+"""Aliases used in the code written here, where they differ from the module's name."""
 _SEEDING = ("seed", "manual_seed", "set_random_seed", "manual_seed_all")
 
 
 def unified_diff(change: CodeChange) -> str | None:
-    """A change as a unified diff, such as `patch -p0` and `git apply -p0` take.
+    """Return a change as a unified diff, suitable for `patch -p0` and `git apply -p0`.
 
     Args:
         change: Lines of one file, and the imports that they need.
 
     Returns:
-        None if the file cannot be read, or no longer holds the lines.
+        None if the file cannot be read, or no longer contains the lines.
     """
     before = _lines(Path(change.file))
     if before is None:
@@ -333,23 +333,23 @@ def unified_diff(change: CodeChange) -> str | None:
     after[at:at] = [f"{line}\n" for line in change.imports]
     name = _name(change.file)
     if " " in name:
-        # `patch` takes a name up to its first space, unless a tab ends it.
+        # `patch` reads a name up to its first space, unless a tab ends it.
         name += "\t"
     diff = difflib.unified_diff(before, after, name, name, n=CONTEXT)
     return "".join(line if line.endswith("\n") else f"{line}\n" for line in diff).rstrip("\n") or None
 
 
 def lines_at_start(program: Path, code: str, *, before: Sequence[Frame] = ()) -> CodeChange | None:
-    """The change by which a program runs some lines once its imports are done.
+    """Return the change that makes a program run some lines once its imports are done.
 
     Args:
         program: The file that was started.
         code: The lines, with modules called `numpy`, `random`, `torch`, `tf` and `determinism`.
-        before: What must not run earlier: a line, and after it those that led there, as far as they are known. Where none of them is
-            one of the program itself, that may have been during the imports.
+        before: A line that must not run earlier, followed by its known callers. If none of them is in the program itself, it may have
+            run during the imports.
 
     Returns:
-        None if the file cannot be read, has no statement after which they could stand, or one that is early enough.
+        None if the file cannot be read, has no statement to put the lines after, or none that is early enough.
     """
     lines = _lines(program)
     if lines is None:
@@ -379,12 +379,12 @@ def lines_at_start(program: Path, code: str, *, before: Sequence[Frame] = ()) ->
 
 
 def started_program(command: Sequence[str], outermost: str | None) -> Path | None:
-    """The file that a command starts, directly or through a launcher: the script or the module that it names, or else the outermost
-    frame's.
+    """Return the file that a command starts, directly or through a launcher: the script or module that it names, or else the file of the
+    outermost frame.
 
     Args:
         command: The words.
-        outermost: File of the outermost frame that is known.
+        outermost: File of the outermost known frame.
     """
     named = next((path for before, word in pairwise(("", *command)) for path in _named_by(before, word)), None)
     for path in (named, None if outermost is None else Path(outermost)):
@@ -394,11 +394,11 @@ def started_program(command: Sequence[str], outermost: str | None) -> Path | Non
 
 
 def _named_by(before: str, word: str) -> Iterator[Path]:
-    """The file that a word of a command names as what is started; none if there is no such one in the current folder.
+    """Yield the file that a word of a command names as the program; none if it is not in the current folder.
 
     Args:
-        before: The word before it: launchers take the name of a module after the same options as Python, and are themselves no modules of the folder.
-        word: It.
+        before: The word before it: launchers take a module's name after the same options as Python, and are not modules of the folder.
+        word: The word.
     """
     names = word.split(".")
     if before in ("-m", "--module") and all(name.isidentifier() for name in names):
@@ -409,7 +409,7 @@ def _named_by(before: str, word: str) -> Iterator[Path]:
 
 
 def _lines(path: Path) -> list[str] | None:
-    """The lines with their ends; None if there is no such file, or it is not plain text."""
+    """Return the lines with their line endings; None if there is no such file, or it is not plain text."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             return None
@@ -419,7 +419,7 @@ def _lines(path: Path) -> list[str] | None:
 
 
 def _name(file: str) -> str:
-    """The name of a file in a diff: relative to the current folder if it lies below it."""
+    """Return the name of a file in a diff: relative to the current folder if it is inside it."""
     try:
         return PurePath(file).relative_to(os.getcwd()).as_posix()
     except (ValueError, OSError):
@@ -427,7 +427,7 @@ def _name(file: str) -> str:
 
 
 def _place_of_imports(text: str, file: str) -> int | None:
-    """Number of the line before which an import can be added: the first import, or else the first statement."""
+    """Return the number of lines before the place for an import: the first import, or else the first statement."""
     try:
         body = ast.parse(text, file).body
     except (SyntaxError, ValueError, RecursionError):
@@ -443,7 +443,7 @@ def _is_docstring(statement: ast.stmt) -> bool:
 
 
 def _last_before(body: Sequence[ast.stmt]) -> ast.stmt | None:
-    """The last of the imports that a program begins with, or of the seeding calls that follow them."""
+    """Return the last of the imports at the start of a program, or of the seeding calls that follow them."""
     last: ast.stmt | None = None
     for statement in body:
         if isinstance(statement, ast.Import | ast.ImportFrom) or (last is not None and _is_seeding(statement)):
@@ -459,7 +459,7 @@ def _is_seeding(statement: ast.stmt) -> bool:
 
 
 def _imported_as(body: Sequence[ast.stmt], module: str) -> str | None:
-    """The name by which a module was imported at the top of a program; None if it was not."""
+    """Return the name by which a module was imported at the top of a program; None if it was not."""
     for statement in body:
         for one in statement.names if isinstance(statement, ast.Import) else ():
             if one.name == module:

@@ -12,17 +12,17 @@ from typing import Any
 from determinism.run_spec import FIRST_NOTED, NOTES_SUFFIX
 from determinism.trace.schema import Frame, family
 
-# Reads what the processes of one run noted of the sources that they used.
+# Reads what the processes of one run noted about the sources that they used.
 
 MAIN_THREAD = "MainThread"
 _MOST_LINES = 300_000
 _MOST_BYTES = 1_000_000
-"""Of one line; a longer one is none of ours."""
+"""Of one line; the recorder writes none longer."""
 
 
 @dataclass(frozen=True)
 class Unprobed:
-    """A module of the user that ran as it is, so that nothing was noted in it."""
+    """A module of the user that ran unmodified, so that nothing was noted in it."""
 
     file: str
     module: str
@@ -31,16 +31,16 @@ class Unprobed:
 
 @dataclass
 class Series:
-    """The uses of a source at one place by one thread, in order; by all threads but the main one, together."""
+    """The uses of a source at one site by one thread, in order; threads other than the main one are combined."""
 
     notes: list[dict[str, Any]] = field(default_factory=list)
     count: int = 0
 
 
 Site = tuple[str, str, int, int]
-"""A source, and the file, the line and the column where it was used."""
+"""A source, and the file, line and column where it was used."""
 Place = tuple[str, str, int, int, str]
-"""The same, with the thread: the main one, or none for all others."""
+"""The same, with the thread: the main one, or an empty name for all others."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ class ProcessNotes:
 
 
 def unprobed_modules(folder: Path) -> list[Unprobed]:
-    """The user's modules in which nothing could be noted.
+    """Return the user's modules in which nothing could be noted.
 
     Args:
         folder: With the notes of a run.
@@ -61,12 +61,12 @@ def unprobed_modules(folder: Path) -> list[Unprobed]:
 
 
 def process_keys(folder: Path) -> set[str]:
-    """The keys of the processes that took notes in a folder."""
+    """Return the keys of the processes that took notes in a folder."""
     return {path.name[: -len(NOTES_SUFFIX)] for path in folder.glob(f"*{NOTES_SUFFIX}")}
 
 
 def read_notes(folder: Path, key: str) -> ProcessNotes:
-    """What a process noted, without what is broken off.
+    """Return what a process noted, without truncated lines.
 
     Args:
         folder: With the notes of a run.
@@ -89,7 +89,7 @@ def read_notes(folder: Path, key: str) -> ProcessNotes:
 
 
 def _documents(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a file that are whole; that of a killed process may end in the middle of one."""
+    """Yield the complete lines of a file; the file of a killed process may end in the middle of one."""
     with path.open("rb") as file:
         for _ in range(_MOST_LINES):
             line = file.readline(_MOST_BYTES)
@@ -104,24 +104,24 @@ def _documents(path: Path) -> Iterator[dict[str, Any]]:
 
 
 TIMED = frozenset({"completion-order", "loader-order", "queue-order", "timer"})
-"""Sources that depend on timing, so that in two runs they may by chance be the same."""
+"""Sources that depend on timing, so that two runs may have the same values by chance."""
 
 
 @dataclass(frozen=True)
 class SourceSite:
-    """The place in user code where a source was used."""
+    """The expression in user code where a source was used."""
 
     file: str
     line: int
     column: int
-    """Of the first byte of the expression in its line, in UTF-8."""
+    """Of the expression's first byte in its line, in UTF-8."""
     end_line: int
     end_column: int
     """After the last byte."""
     function: str
     code: str
     name_line: int = 0
-    """The line of the name of what is called, which in a chain of calls is not that on which it begins; 0: it is."""
+    """The line of the called name, which in a chain of calls is not where the expression begins; 0 if it is."""
 
     @property
     def frame(self) -> Frame:
@@ -131,32 +131,32 @@ class SourceSite:
 
 @dataclass(frozen=True)
 class LedBy:
-    """A line of the program that led to what a library does, and how a seed can be given there."""
+    """A line of the program that led to what a library does, and how to pass a seed there."""
 
     site: SourceSite
     """The call."""
     argument: str | None = None
-    """The parameter that takes a seed or a generator; None if none is known."""
+    """The parameter that takes a seed or a generator; None if unknown."""
     is_declared: bool = False
-    """Whether what is called at the line has that parameter itself; or else it passes everything on to what has it."""
+    """Whether the function called on that line has the parameter itself, rather than passing it on."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A source that two runs used at one place, and in which they differ or may differ."""
+    """A source that two runs used at one site, and whose values differ or may differ."""
 
     source: str
     """Its identifier."""
     site: SourceSite
     process: str
-    """Key of the process among those that took notes; of several the first."""
+    """Key of the process among those that took notes; if several used it, of the first."""
     recorded_as: str | None
     """Its key in the trace, if it was recorded."""
     thread: str
     counts: tuple[int, int]
-    """How often each run used it there, at least."""
+    """How often, at least, each run used it there."""
     differs: bool | None
-    """Whether its values differ; None if they cannot be told apart from another run's; False if they may in other runs."""
+    """Whether its values differ; None if that cannot be determined; False if they may in other runs."""
     occurrence: int
     """Number of the first use that differs, from 0."""
     records: tuple[int, int]
@@ -164,35 +164,35 @@ class Source:
     shown: tuple[str | None, str | None]
     """The beginning of each run's value as text."""
     elements: str | None = None
-    """Of a set: what its elements are; see `determinism.probes.runtime.Elements`."""
+    """For a set: what its elements are; see `determinism.probes.runtime.Elements`."""
     key: str | None = None
-    """Of a set of objects: the attribute by which they can be sorted into one order."""
+    """For a set of objects: the attribute to sort them by."""
     argument: str | None = None
-    """Of a set that is passed to a call: number or keyword of the argument."""
+    """For a set that is passed to a call: number or keyword of the argument."""
     records_at_first: int = 0
-    """How many records the first run's recorder had made in this process before the first use of all."""
+    """How many records the first run's recorder had made in this process before the very first use."""
     apart: int = 1
-    """How many processes of the first run used it there, each with values of its own."""
+    """How many processes of the first run used it there, each with its own values."""
     is_in_library: bool = False
-    """Whether it is a library that used it."""
+    """Whether a library used it."""
     led_by: tuple[LedBy, ...] = ()
-    """The lines of the program that led a library there, each with other values in each run."""
+    """The lines of the program that led a library there, each with values that differ between runs."""
     program: str | None = None
-    """Of what another program printed: its name."""
+    """For output of another program: that program's name."""
 
 
-# What other programs and databases answered: only what the same question got can be compared.
+# Answers of other programs and databases: only answers to the same question can be compared.
 
 ANSWERED = frozenset({"program-output", "query-result"})
 _SHOWN = 60
 
 
 def use_text(source: Source) -> str:
-    """What was seen of a source, as a sentence."""
+    """Describe in a sentence what was seen of a source."""
     if source.source in ANSWERED and source.differs:
         asked = "The query" if source.program is None else f"The program {source.program}"
         gave, same = ("returned", "text") if source.program is None else ("printed", "arguments")
-        return f"{asked} {gave} something else in two further runs, with the same {same}."
+        return f"{asked} {gave} something different in two further runs, with the same {same}."
     times = "once" if max(source.counts) == 1 else f"{max(source.counts):,} times"
     used = f"{source.source} was used there {times}"
     if source.differs is False:
@@ -206,17 +206,17 @@ def use_text(source: Source) -> str:
 
 
 def differing_sources(first: Path, second: Path) -> list[Source]:
-    """The sources of which two runs noted different values, or values that cannot be told, in order of execution.
+    """Return the sources whose values in two runs differ or cannot be compared, in order of execution.
 
-    After them come those that were the same and depend on timing: in other runs they may differ.
+    They are followed by sources that were equal but depend on timing: those may differ in other runs.
 
     Args:
         first: Folder with the notes of the first run.
-        second: That of the second.
+        second: Folder with those of the second.
 
     Returns:
-        Each source once for each place; by process, then in the order of the first run's first difference. Places
-        that only one run came to are left out: that they did follows from something else.
+        Each source once per site; by process, then in the order of the first run's first difference. Sites that only
+        one run reached are left out: that follows from something else.
     """
     found: dict[Site, Source] = {}
     same: dict[Site, Source] = {}
@@ -243,12 +243,12 @@ def differing_sources(first: Path, second: Path) -> list[Source]:
 
 
 def _apart(values: Sequence[str | None]) -> int:
-    """Of how many processes the values are their own, given the first of each; what cannot be told counts as such."""
+    """Return in how many processes the values differ, given the first value of each; unknown values differ."""
     return len(values) if None in values else len(set(values))
 
 
 def seeding_calls(folder: Path, library: str) -> list[tuple[SourceSite, int]]:
-    """Where a run gave a seed to a library's generators, and how many records it had made before.
+    """Return where a run seeded a library's generators, and how many records it had made before.
 
     Args:
         folder: With the notes of the run.
@@ -264,7 +264,7 @@ def seeding_calls(folder: Path, library: str) -> list[tuple[SourceSite, int]]:
 
 
 def _difference(place: Place, first: Series, second: Series) -> tuple[int, bool | None] | None:
-    """Which use differs first, and whether it is known to differ; None if none does."""
+    """Return which use differs first, and whether it is known to differ; None if none does."""
     untold = None
     if place[4] != MAIN_THREAD:
         return _difference_of_many(first, second)
@@ -281,7 +281,7 @@ def _difference(place: Place, first: Series, second: Series) -> tuple[int, bool 
 
 
 def _difference_of_many(first: Series, second: Series) -> tuple[int, bool | None] | None:
-    """Likewise where threads share the work, so that it is not told which does what."""
+    """Do the same where threads share the work, and which thread does what is unknown."""
     asked = {note.get("asked") for note in second.notes}
     ours, theirs = _values([note for note in first.notes if note.get("asked") in asked]), _values(second.notes)
     extra = _extra(ours, theirs)
@@ -299,13 +299,13 @@ def _values(notes: Sequence[dict[str, Any]]) -> _Values:
 
 
 def _extra(ours: _Values, theirs: _Values) -> _Values:
-    """The values that the first of two runs had more often, if the second had others instead."""
+    """Return the values that the first of two runs had more often, if the second had others instead."""
     extra = ours - theirs
     return extra if theirs - ours else _Values()
 
 
 def is_interchangeable(process: str) -> bool:
-    """Whether others beside a process may do its work in another run, as the workers of a pool may.
+    """Whether another process may do this one's work in another run, as the workers of a pool may.
 
     Args:
         process: Its key.
@@ -315,39 +315,39 @@ def is_interchangeable(process: str) -> bool:
 
 @dataclass
 class _Shared:
-    """What the processes of one family noted of a place in one run."""
+    """What the processes of one family noted at a site in one run."""
 
     values: dict[str, _Values] = field(default_factory=dict)
     """By process."""
     is_sampled: bool = False
-    """Whether a process used the source so often that it did not note each use."""
+    """Whether a process used the source so often that it did not note every use."""
     is_partial: bool = False
 
     @property
     def total(self) -> _Values:
-        """The values of all processes."""
+        """The values of all processes together."""
         return sum(self.values.values(), _Values())
 
 
 class _Families:
-    """The processes of two runs by what they have in common, where it is not told which of them does what."""
+    """The processes of two runs by family, within which it is unknown which process does what."""
 
     def __init__(self, first: Path, second: Path) -> None:
-        """Take the folders with the notes of the runs. Nothing is read but the names of the files."""
+        """Take the folders with the notes of the runs. Only the names of the files are read."""
         self._folders = (first, second)
         self._members: dict[str, tuple[list[str], list[str]]] = {}
         for run, folder in enumerate(self._folders):
             for key in sorted(process_keys(folder)):
                 self._members.setdefault(family(key), ([], []))[run].append(key)
         self._last: tuple[str, tuple[dict[Place, _Shared], dict[Place, _Shared]]] = ("", ({}, {}))
-        """The family that was asked for last, and what each run noted in it."""
+        """The last requested family, and what each run noted in it."""
 
     def difference(self, key: str, place: Place, series: Series, index: int) -> tuple[int, bool | None] | None:
-        """Whether what one process noted of a place differs, whichever process of the family did its work in the other run.
+        """Decide whether what a process noted at a site differs, whichever process of the family did its work in the other run.
 
         Args:
             key: Of the process.
-            place: With a source that differs if only this process of both runs is looked at.
+            place: With a source that differs when only this process is compared.
             series: What the process noted in the first run.
             index: Of the first use that then differs.
 
@@ -364,14 +364,14 @@ class _Families:
         ours, theirs = first.total, second.total
         extra = _extra(ours, theirs)
         if (first.is_sampled or second.is_sampled) and 2 * (ours & theirs).total() >= min(ours.total(), theirs.total()):
-            # Which of many uses are noted depends on which process comes to them.
+            # Which of many uses are noted depends on which process makes them.
             extra = _Values()
         if not extra:
             return (index, None) if ours[None] or theirs[None] or first.is_partial else None
         own = next((at for at, note in enumerate(series.notes) if note["digest"] in extra), None)
         if own is not None:
             return own, True
-        # Another process has what differs; only one that is in both runs is asked.
+        # The difference is another process's, if that process is in both runs.
         is_told = any(values & extra for one, values in first.values.items() if one in second.values)
         return None if is_told else (index, True)
 

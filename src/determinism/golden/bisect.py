@@ -1,4 +1,4 @@
-"""Finds the commit that changed what a program computes: `git bisect` in a work tree of its own, so that the user's files stay as they are."""
+"""Finds the commit that changed what a program computes: `git bisect` in its own work tree, so that the user's files stay untouched."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from determinism.types import Verdict
 
 
 class Mark(StrEnum):
-    """What a commit is found to be, in the words of git."""
+    """The result of testing a commit, in git's words."""
 
     GOOD = "good"
     BAD = "bad"
@@ -47,7 +47,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class Tested:
-    """A commit that was tried."""
+    """A commit that was tested."""
 
     commit: Commit
     mark: Mark
@@ -61,20 +61,20 @@ class ChangedLine:
 
     file: str
     line: int
-    """In the new file; of a removed line, the one before which it was."""
+    """In the new file; for a removed line, a line next to it."""
     text: str
-    """With `+` or `-` before it."""
+    """With a leading `+` or `-`."""
 
 
 @dataclass(frozen=True)
 class BisectResult:
-    """What the search came to.
+    """The result of the search.
 
     Attributes:
-        commits: The first bad commit; several where skipped ones lie between it and the last good one.
-        tested: Every commit that was tried, in order.
-        comparison: The first bad commit and the golden, compared; None if the commit is not known for certain.
-        lines: What that commit changed, those of the op's file and nearest to its line first.
+        commits: The first bad commit; several if skipped commits lie between it and the last good one.
+        tested: Every commit that was tested, in order.
+        comparison: The golden compared with the first bad commit; None if that commit is not certain.
+        lines: What that commit changed, starting with lines in the op's file.
     """
 
     commits: tuple[Commit, ...]
@@ -84,24 +84,24 @@ class BisectResult:
 
     @property
     def is_certain(self) -> bool:
-        """Whether it is one commit."""
+        """Whether a single commit was found."""
         return len(self.commits) == 1
 
 
 @dataclass(frozen=True)
 class BisectRequest:
-    """What is searched for."""
+    """What to search for."""
 
     command: Sequence[str]
     good: str
     bad: str
     golden: Path | None = None
-    """None: what the program computes at the good commit."""
+    """None: use what the program computes at the good commit."""
     steps: int | None = None
 
 
 class _WorkTree:
-    """A work tree of the user's repository in a temporary folder; a context that removes it, and the state of `git bisect` with it."""
+    """A work tree of the user's repository in a temporary folder; leaving the context removes it, along with the state of `git bisect`."""
 
     def __init__(self, repository: Path) -> None:
         self._repository = repository
@@ -118,13 +118,13 @@ class _WorkTree:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        # Without `--force` git would keep what the program wrote there.
+        # Without `--force`, git would refuse to remove a tree that the program wrote to.
         run_git(self._repository, "worktree", "remove", "--force", str(self.folder))
         shutil.rmtree(self._parent, ignore_errors=True)
         run_git(self._repository, "worktree", "prune")
 
     def git(self, *arguments: str) -> str:
-        """Run git in it.
+        """Run git in the tree.
 
         Raises:
             LaunchError: It fails.
@@ -135,31 +135,31 @@ class _WorkTree:
         return done.stdout
 
     def check_out(self, commit: str) -> None:
-        """Put the files of a commit there, and nothing else."""
+        """Check out the files of a commit, and nothing else."""
         self.git("checkout", "--quiet", "--force", "--detach", commit)
         self.clean()
 
     def clean(self) -> None:
-        """Remove what a run left, so that no commit finds it."""
+        """Remove what a run left behind, so that the next commit does not find it."""
         self.git("reset", "--quiet", "--hard")
         self.git("clean", "-ffdxq")
 
 
 @dataclass
 class Bisection:
-    """One search as it goes on."""
+    """A search in progress."""
 
     request: BisectRequest
     announce: Announce = unannounced
     say: Callable[[str], None] = lambda message: None
-    """Told each commit and what it is."""
+    """Receives each tested commit and its result."""
     tested: list[Tested] = field(default_factory=list)
 
     def run(self) -> BisectResult:
         """Search.
 
         Raises:
-            DeterminismError: The search cannot begin, or comes to no end.
+            DeterminismError: The search cannot begin or cannot finish.
         """
         repository, below = _repository()
         golden = None if self.request.golden is None else read_golden(self.request.golden)
@@ -221,11 +221,11 @@ class Bisection:
 class _Place:
     repository: Path
     below: Path
-    """The working directory, from the top of the repository."""
+    """The working directory, relative to the top of the repository."""
 
 
 class _Runs:
-    """Tries commits in the work tree."""
+    """Tests commits in the work tree."""
 
     def __init__(self, bisection: Bisection, tree: _WorkTree, place: _Place) -> None:
         self._bisection = bisection
@@ -233,7 +233,7 @@ class _Runs:
         self._place = place
 
     def reference(self, commit: Commit) -> Ledger:
-        """What the program computes at the good commit, instead of a golden."""
+        """Return what the program computes at the good commit, in place of a golden."""
         self._tree.check_out(commit.hash)
         with self._runs() as runs:
             first = runs.ledger(f"reference run of {commit.short}")
@@ -247,7 +247,7 @@ class _Runs:
         return first
 
     def test(self, commit: Commit, golden: Ledger) -> Tested:
-        """Try a commit, and tell what it is."""
+        """Test a commit, and report the result."""
         self._tree.check_out(commit.hash)
         tested = self._tried(commit, golden)
         self._bisection.tested.append(tested)
@@ -278,7 +278,7 @@ class _Runs:
             return self._with_own_paths(with_place(replace(comparison, is_nondeterministic=False), golden, runs))
 
     def _with_own_paths(self, comparison: GoldenComparison) -> GoldenComparison:
-        """Lines of files beside the working directory have the paths of the temporary work tree; here they get the user's."""
+        """Replace the temporary work tree by the user's repository in paths outside the working directory."""
         place, there = comparison.place, str(self._tree.folder)
         if place is None or place.frame is None or not place.frame.file.startswith(f"{there}{os.sep}"):
             return comparison
@@ -296,7 +296,7 @@ class _Runs:
         return GoldenRuns(golden_request, self._bisection.announce, hides_output=True)
 
     def _word_there(self, word: str, folder: Path) -> str:
-        """A word of the command, where a path into the user's files leads to those of the commit; others, such as `.venv/bin/python`, stay."""
+        """Redirect a path into the user's files to those of the commit; other words, such as `.venv/bin/python`, stay."""
         if "/" not in word:
             return word
         mine = Path(os.path.normpath(Path.cwd() / word))
@@ -308,7 +308,7 @@ class _Runs:
 
     @cached_property
     def _environment(self) -> dict[str, str]:
-        """The environment of the runs: packages that are installed from the user's files are imported from the commit's."""
+        """The environment of the runs, in which packages installed from the user's files are imported from the commit's."""
         root, there = self._place.repository, self._tree.folder
         folders = [
             str(there / Path(folder).relative_to(root))
@@ -332,7 +332,7 @@ _IMPORT_FOLDERS = (
     "import os, sys; found = sys.path[1:]; maps = [getattr(m, 'MAPPING', {}) for n, m in sys.modules.items() if n.startswith('__editable__')]; "
     "found += [os.path.dirname(path) for mapping in maps for path in mapping.values()]; print('\\0'.join(found))"
 )
-"""Tells where an interpreter looks for modules, those that are installed in place too."""
+"""Prints where an interpreter looks for modules, including editable installs."""
 
 
 def _import_folders(command: Sequence[str]) -> list[str]:
@@ -350,16 +350,16 @@ def _import_folders(command: Sequence[str]) -> list[str]:
             check=False,
         )
     except (LaunchError, OSError, subprocess.SubprocessError):
-        # Starting the program says what is wrong.
+        # Starting the program will report what is wrong.
         return []
     return [os.path.realpath(folder) for folder in done.stdout.strip("\n").split("\0") if os.path.isabs(folder)]
 
 
-# What git says.
+# Git's output.
 
 
 def _repository() -> tuple[Path, Path]:
-    """The top of the repository around the working directory, and the latter from there."""
+    """Return the top of the repository around the working directory, and the working directory relative to it."""
     top = git(Path.cwd(), "rev-parse", "--show-toplevel")
     if top is None:
         raise UsageError(
@@ -371,7 +371,7 @@ def _repository() -> tuple[Path, Path]:
 
 
 def _commit(folder: Path, revision: str) -> Commit:
-    # `--end-of-options`: a revision must not be taken for an option.
+    # `--end-of-options`: a revision must not be mistaken for an option.
     name = git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
     text = None if name is None else git(folder, "log", "-1", "--format=%H%x00%s%x00%as", name.strip())
     if text is None:
@@ -401,7 +401,7 @@ def _bisect_output(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def _first_bad(output: str) -> list[str] | None:
-    """The commits that git has come to; None while there are others to try."""
+    """Return the commits that git has narrowed the search to; None while others remain to be tested."""
     if (found := _FIRST_BAD.search(output)) is not None:
         return [found[1]]
     return _HASH.findall(output) if _ONLY_SKIPPED in output else None
@@ -413,7 +413,7 @@ _HUNK = re.compile(r"^@@ -\d+(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 
 
 def _changed_lines(folder: Path, commit: Commit, comparison: GoldenComparison | None) -> list[ChangedLine]:
-    """What a commit changed, those of the op's file and nearest to its line first."""
+    """Return the lines that a commit changed, starting with those in the op's file."""
     text = (
         git(
             folder,
@@ -444,11 +444,11 @@ def _changed_lines(folder: Path, commit: Commit, comparison: GoldenComparison | 
     return lines[:_MOST_KEPT_LINES]
 
 
-# How it is told.
+# Reports.
 
 
 def answer_lines(result: BisectResult) -> list[str]:
-    """The lines that a user reads at the end."""
+    """Return the lines shown to the user at the end."""
     if not result.is_certain:
         lines = [
             "No single commit found: those between the last good and the first bad one cannot be tested. It is one of:"
@@ -466,7 +466,7 @@ def answer_lines(result: BisectResult) -> list[str]:
 
 
 def bisect_document(result: BisectResult) -> dict[str, Any]:
-    """The result as JSON, in the form that `docs/goldens.md` describes."""
+    """Return the result as JSON, in the form that `docs/goldens.md` describes."""
     return {
         "format": "determinism.bisect/1",
         "commits": [vars(commit) for commit in result.commits],

@@ -1,4 +1,4 @@
-"""Makes goldens of a program, runs it again to check them, and finds the op and line at which a run leaves a golden."""
+"""Makes goldens of a program, runs it again to check them, and finds the op and line where a run leaves a golden."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from determinism.trace.schema import NONE, STEP_OP, Table
 from determinism.types import NO_DIGEST, Level, Role, Stream, Verdict
 
 MOST_OPERATIONS = 20_000
-"""Of the first step that are looked at; initialisation counts among them."""
+"""The most ops of the first step that are compared, including initialization."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ class _Operation:
 
 
 def process_of(trace: Trace, key: str) -> ProcessTrace | None:
-    """The process with this key; None if the trace has none."""
+    """Return the process with this key; None if the trace has none."""
     ordered = (process for process in trace.processes if process.description.get("stream") == Stream.PROCESS)
     return next((process for process in ordered if process.key == key), None)
 
 
 def operation_digests(process: ProcessTrace) -> list[str]:
-    """Digests of what the ops of the first step gave, in their order."""
+    """Return digests of the results of the first step's ops, in order."""
     return [operation.digest for operation in _operations_of(process)]
 
 
@@ -81,12 +81,12 @@ def _operations_of(process: ProcessTrace) -> Iterator[_Operation]:
 
 
 def first_difference(process: ProcessTrace, stored: Sequence[str], size: int) -> Place | None:
-    """The first op of the first step that gave something else than a golden says; None if all agree.
+    """Return the first op of the first step whose result differs from the golden; None if all agree.
 
     Args:
         process: Recorded op by op.
-        stored: The digests that the golden keeps, shortened.
-        size: How many ops share one of them.
+        stored: The digests stored in the golden, shortened.
+        size: How many ops share a digest.
     """
     operations = list(_operations_of(process))
     if not stored or not operations:
@@ -104,7 +104,7 @@ def first_difference(process: ProcessTrace, stored: Sequence[str], size: int) ->
 
 
 def _first_parting(stored: Sequence[str], present: Sequence[str]) -> int | None:
-    """Where the second sequence has something else than the first; where it only has more or less counts if nothing else differs."""
+    """Return where the second sequence differs from the first; insertions and deletions count only if nothing was replaced."""
     matcher = SequenceMatcher(None, stored, present, autojunk=False)
     partings = [(tag, start) for tag, _, _, start, _ in matcher.get_opcodes() if tag != "equal"]
     replaced = [start for tag, start in partings if tag == "replace"]
@@ -113,12 +113,12 @@ def _first_parting(stored: Sequence[str], present: Sequence[str]) -> int | None:
 
 
 def origin_of_group(process: ProcessTrace, group: str, step: int) -> Place | None:
-    """The op that gives a group its value at a step; None if it is not known.
+    """Return the op that gives a group its value at a step; None if unknown.
 
     Args:
         process: Recorded op by op.
         group: A column of the golden.
-        step: Which step.
+        step: The step.
     """
     roles = {"batches": Role.BATCH, "loss": Role.LOSS}
     for chunk in process.chunks():
@@ -137,7 +137,7 @@ def origin_of_group(process: ProcessTrace, group: str, step: int) -> Place | Non
 
 
 def _producer(process: ProcessTrace, chunk: Chunk, row: int, group: str) -> Place | None:
-    """The op that made the first input of a record, or the first one of a group that is held."""
+    """Return the op that made the first input of a record, or the first input that belongs to a held group."""
     inputs = chunk.children["inputs"]
     positions = list(inputs.of(row))
     if group not in ("loss",):
@@ -175,26 +175,26 @@ def _place_of(process: ProcessTrace, operation: _Operation) -> Place:
 
 @dataclass(frozen=True)
 class GoldenRequest:
-    """A program, and how long it runs."""
+    """A program, and how long to run it."""
 
     command: Sequence[str]
     steps: int | None = None
     copied: tuple[str, str] | None = None
-    """The folder that the program runs in, and the one that it is a copy of; None for the working directory."""
+    """The folder that the program runs in, and the folder that it copies; None for the working directory."""
     environment: Mapping[str, str] | None = None
-    """The one that it would have without recording; None for the current one."""
+    """The environment that it would have without recording; None for the current one."""
 
 
 @dataclass
 class GoldenRuns:
-    """Makes the runs of one request, a context; their traces are removed when they have been read."""
+    """Makes the runs of one request, within a context; each trace is removed once it has been read."""
 
     request: GoldenRequest
     announce: Announce = unannounced
     warn: Callable[[str], None] = lambda message: None
     commit: str = NO_VALUE
     hides_output: bool = False
-    """Whether what the program prints is hidden in the first run, too."""
+    """Whether the program's output is hidden in the first run, too."""
     _made: int = field(default=0, init=False)
     _level: Level = field(default=Level.STEP, init=False)
     _standard_input: StandardInput = field(default_factory=StandardInput, init=False)
@@ -210,8 +210,8 @@ class GoldenRuns:
         """Run the program, and keep the state after each step.
 
         Args:
-            title: What the run is called.
-            steps: After how many steps it ends, where the request does not say.
+            title: Name of the run.
+            steps: After how many steps it ends, if the request does not say.
 
         Raises:
             DeterminismError: It cannot be run or recorded, or it failed.
@@ -224,17 +224,17 @@ class GoldenRuns:
                 except UsageError:
                     if not _is_jax(trace):
                         raise
-            # It holds no state that could be looked at after a step: what its ops give is kept instead.
+            # JAX holds no state that could be recorded after a step: the results of its ops are kept instead.
             self._level = Level.OP
         with self._run(f"{title} of JAX", Level.OP, most) as trace:
             return ledger_of(trace, commit=self.commit)
 
     @contextmanager
     def recorded(self, title: str, steps: int) -> Iterator[Trace]:
-        """Run the program, recorded op by op, for a few steps.
+        """Run the program for a few steps, recorded op by op.
 
         Args:
-            title: What the run is called.
+            title: Name of the run.
             steps: After how many steps it ends.
 
         Raises:
@@ -285,22 +285,22 @@ def _failed(title: str, status: int, log: Path | None) -> LaunchError:
         lines = text.splitlines()[-3:]
     return LaunchError(
         "golden-program-failed",
-        f"In the {title} the program ended with {exit_phrase(status)}, so nothing was compared. First make it run to "
-        "its end.",
+        f"In the {title}, the program ended with {exit_phrase(status)}, so nothing was compared. First make it run to "
+        "completion.",
         *lines,
     )
 
 
 def create_golden(runs: GoldenRuns, path: Path, *, update: bool = False) -> GoldenComparison | None:
-    """Write the golden of a program, after a second run has shown that it can be met.
+    """Write the golden of a program, once a second run has shown that it is reproducible.
 
     Args:
         runs: Makes the runs.
         path: The file.
-        update: Whether a file that is there may be replaced.
+        update: Whether an existing file may be replaced.
 
     Raises:
-        DeterminismError: There is a file, or the program cannot be run or recorded.
+        DeterminismError: The file exists, or the program cannot be run or recorded.
 
     Returns:
         How the second run differs from the first; None if it does not, and the golden was written.
@@ -327,7 +327,7 @@ def _operations(trace: Trace, key: str) -> Sequence[str]:
 
 
 def _with_stable_generators(first: Ledger, second: Ledger) -> Ledger:
-    """Without the generators whose states vary although nothing else does: what is drawn from them has no effect."""
+    """Drop the generators whose states vary although nothing else does: what is drawn from them has no effect."""
     if _agree_apart_from_generators(first, second):
         processes = []
         for process in first.processes:
@@ -372,10 +372,10 @@ def check_golden(runs: GoldenRuns, path: Path) -> GoldenComparison:
 
 
 def with_place(comparison: GoldenComparison, golden: Ledger, runs: GoldenRuns) -> GoldenComparison:
-    """Add the op and line of the first difference, from a run that is recorded op by op up to there.
+    """Add the op and line of the first difference, from a run that is recorded op by op until then.
 
     Args:
-        comparison: What is known.
+        comparison: The result so far.
         golden: What is expected.
         runs: Makes the run.
     """
@@ -406,11 +406,11 @@ def _place(
 
 
 def origin_of(folder: Path, golden: Path | None = None) -> str:
-    """The commit that a folder is at, and whether files were changed since; `NO_VALUE` outside of git.
+    """Return the commit that a folder is at, and whether files have changed since; `NO_VALUE` outside git.
 
     Args:
-        folder: Where the program is run.
-        golden: A file that does not count among what was changed.
+        folder: Where the program runs.
+        golden: A file that does not count as changed.
     """
     commit = git(folder, "rev-parse", "--short=12", "HEAD")
     if commit is None:
@@ -424,7 +424,7 @@ def origin_of(folder: Path, golden: Path | None = None) -> str:
 _OF_HOOKS = frozenset(
     ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR")
 )
-"""Variables that are set within a hook of git, and lead to the work tree that it belongs to."""
+"""Variables that git sets for its hooks, and that point to the hook's work tree."""
 
 
 def run_git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -442,7 +442,7 @@ def run_git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def git(folder: Path, *arguments: str) -> str | None:
-    """What a command of git prints; None if it fails or git is missing."""
+    """Return the output of a git command; None if it fails or git is missing."""
     try:
         done = run_git(folder, *arguments)
     except OSError:

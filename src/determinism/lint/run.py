@@ -1,8 +1,8 @@
-"""Lint of many files and notebooks: which are read, by how many processes, which findings count, and the fixes of files.
+"""Lint of many files and notebooks: which files to read, with how many processes, which findings count, and fixes of files.
 
-`check` asks lint, too, about the lines that an experiment could fix, and tries those first that a rule names. Lint leaves alone what cannot change a
-result: a set that is only counted, a clock that is only logged. Of all that a program took from outside, what a rule names is therefore the
-likelier cause. A rule decides nothing but the order: a cause is named only by an experiment.
+`check` also asks lint about the lines that an experiment could fix, and tries first those that a rule names. Lint ignores what cannot
+change a result: a set that is only counted, a clock that is only logged. So among everything that a program took from outside, what a
+rule names is the likelier cause. Rules decide only the order: it takes an experiment to name a cause.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LEFT_OUT = frozenset(
 )
 _MOST_BYTES = 5_000_000
 _OTHER_LINE = re.compile(r"\bline (\d+)\b")
-"""Another line of the same text, in the message of a finding."""
+"""Another line of the same text, mentioned in the message of a finding."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class Source:
     file: str
     text: str
     cells: tuple[tuple[int, int], ...] = ()
-    """Of a notebook: for each line its cell and its line in there, both from 1."""
+    """For a notebook: the cell of each line and its line in that cell, both from 1."""
 
     def placed(self, finding: Finding) -> Finding:
-        """A finding with the line that the user sees."""
+        """Return a finding with the line that the user sees."""
         if not self.cells or finding.line > len(self.cells):
             return finding
         cell, line = self.cells[finding.line - 1]
@@ -65,7 +65,7 @@ class Source:
 
 
 def python_files(paths: Sequence[str], exclude: Iterable[str] = ()) -> list[str]:
-    """The Python files and notebooks that paths name, sorted; folders are searched.
+    """Return the Python files and notebooks that paths name, sorted; folders are searched.
 
     Raises:
         UsageError: A path does not exist.
@@ -78,7 +78,7 @@ def python_files(paths: Sequence[str], exclude: Iterable[str] = ()) -> list[str]
             for file in sorted(place.rglob("*")):
                 inner = file.relative_to(place).parts
                 if file.suffix in (".py", ".ipynb") and file.is_file():
-                    # A folder counts as left out only below what was named.
+                    # A folder is left out only if it is below one that was named.
                     if not _LEFT_OUT & set(inner) and not any(part.startswith(".") for part in inner):
                         found[str(file)] = None
         elif place.exists():
@@ -86,16 +86,16 @@ def python_files(paths: Sequence[str], exclude: Iterable[str] = ()) -> list[str]
         else:
             raise UsageError(
                 "lint-path-missing",
-                f"{path} does not exist, so nothing was read. Give files, notebooks or folders that are there.",
+                f"{path} does not exist, so nothing was read. Give files, notebooks or folders that exist.",
             )
     return [file for file in found if not any(fnmatch(file, pattern) for pattern in patterns)]
 
 
 def read(file: str) -> Source:
-    """The text of a file; of a notebook that of its cells of code, one after another.
+    """Return the text of a file; for a notebook, the text of its code cells, one after another.
 
     Raises:
-        ValueError: It cannot be read as what its name says.
+        ValueError: Its content is not what its name says, or cannot be read.
     """
     path = Path(file)
     try:
@@ -130,7 +130,7 @@ def _notebook(file: str, content: bytes) -> Source:
 
 
 def _code(source: str | list[str]) -> str:
-    """The text of a cell, with magics and shell commands as empty statements of the same indentation."""
+    """Return the text of a cell, with magics and shell commands as empty statements of the same indentation."""
     text = source if isinstance(source, str) else "".join(source)
     if text.lstrip().startswith("%%"):
         return "\n".join("pass" for _ in text.split("\n"))
@@ -141,13 +141,13 @@ def _code(source: str | list[str]) -> str:
 
 
 def unparsable(file: str, reason: str, line: int = 1, column: int = 1, code: str = "") -> Finding:
-    """The one finding of a file that cannot be parsed."""
+    """Return the only finding of a file that cannot be parsed."""
     message = f"The file cannot be parsed ({reason}), so it was not checked."
     return Finding("unparsable", Severity.MAY_DIFFER, message, file, line, column, code)
 
 
 def _suppressions(text: str) -> Iterator[tuple[int, int, frozenset[str] | None]]:
-    """Line, column and rules of each suppression; None for every rule."""
+    """Yield line, column and rules of each suppression; None for every rule."""
     if "determinism:" not in text:
         return
     try:
@@ -162,12 +162,12 @@ def _suppressions(text: str) -> Iterator[tuple[int, int, frozenset[str] | None]]
 
 
 def without_suppressed(source: Source, tree: ast.Module, found: list[Finding]) -> list[Finding]:
-    """Findings that no comment at their statement suppresses, and one for each suppression that suppresses nothing."""
+    """Return findings that no comment at their statement suppresses, and one for each unused suppression."""
     given = list(_suppressions(source.text))
     if not given:
         return found
     lines_of: dict[int, range] = {}
-    """By line those of the simple statement that it is part of."""
+    """By line, the lines of the simple statement that contains it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.stmt) and not hasattr(node, "body"):
             span = range(node.lineno, (node.end_lineno or node.lineno) + 1)
@@ -197,7 +197,7 @@ def without_suppressed(source: Source, tree: ast.Module, found: list[Finding]) -
 _FAMILIES = (seeding, order, outside, memory, frameworks)
 Versions = tuple[tuple[str, str], ...]
 _FILES_FOR_PROCESSES = 40
-"""Fewer are read sooner than processes are started."""
+"""Reading fewer files takes less time than starting processes."""
 
 
 @dataclass(frozen=True)
@@ -206,25 +206,25 @@ class LintRequest:
 
     paths: tuple[str, ...]
     select: tuple[str, ...] = ()
-    """All if empty."""
+    """All rules if empty."""
     ignore: tuple[str, ...] = ()
     per_file_ignores: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Rules by patterns of files."""
+    """Rules by file patterns."""
     device: str | None = None
     versions: Versions = ()
-    """Of frameworks, for what is known of ops."""
+    """Of frameworks, to look up ops."""
 
     def check_rules(self) -> None:
-        """See that every rule that is named exists.
+        """Check that every named rule exists.
 
         Raises:
-            UsageError: One does not.
+            UsageError: A rule does not exist.
         """
         named = [*self.select, *self.ignore, *(name for names in self.per_file_ignores.values() for name in names)]
         for name in named:
             if name not in rules():
                 near = difflib.get_close_matches(name, list(rules()), n=1)
-                hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(rules())}."
+                hint = f"Did you mean {near[0]}?" if near else f"The rules are: {', '.join(rules())}."
                 raise UsageError("lint-rule-unknown", f"There is no rule {name}, so nothing was read. {hint}")
 
     def counts(self, finding: Finding) -> bool:
@@ -238,12 +238,12 @@ class LintRequest:
 
 
 def lint_text(source: Source, device: str | None = None, versions: Versions = ()) -> list[Finding]:
-    """What the rules say of one text, by line.
+    """Return the findings in one text, by line.
 
     Args:
         source: The text.
-        device: Where it runs, if ops are to be looked at.
-        versions: Of frameworks whose ops are looked at; of others it is the installed one.
+        device: Where it runs, if its ops should be checked.
+        versions: Versions of frameworks whose ops are checked; the default is the installed version.
     """
     try:
         module = Module.parsed(source.file, source.text)
@@ -266,7 +266,7 @@ def _fired(module: Module, device: str | None = None, versions: Versions = ()) -
 
 
 def findings_of(module: Module) -> list[Finding]:
-    """What the rules say of a file that was parsed already, by line, without what a comment suppresses; nothing if they fail.
+    """Return the findings in a parsed file, by line, without what a comment suppresses; empty if the rules fail.
 
     Args:
         module: The file.
@@ -274,13 +274,13 @@ def findings_of(module: Module) -> list[Finding]:
     try:
         source = Source(module.file, "\n".join(module.lines))
         found = without_suppressed(source, module.tree, _fired(module))
-    except Exception:  # Only a hint and the order of experiments rest on it: a check must not end by a fault of a rule.
+    except Exception:  # Only a hint and the order of experiments depend on it: a faulty rule must not abort a check.
         return []
     return sorted(found, key=lambda one: (one.line, one.column))
 
 
 def lint_file(file: str, device: str | None = None, versions: Versions = ()) -> tuple[int, list[Finding]]:
-    """The number of lines of a file, and what the rules say of it; one that cannot be read is one finding."""
+    """Return the number of lines of a file, and its findings; an unreadable file yields one finding."""
     try:
         source = read(file)
     except ValueError as error:
@@ -298,11 +298,11 @@ class LintResult:
 
 
 def lint(request: LintRequest, processes: int | None = None) -> LintResult:
-    """Read files and say what will make runs differ.
+    """Read files and report what will make runs differ.
 
     Args:
         request: Which files and rules.
-        processes: How many read; as many as there are processors by default.
+        processes: The number of processes to read with; by default, the number of processors.
 
     Raises:
         UsageError: A path or a rule does not exist.
@@ -323,11 +323,11 @@ def lint(request: LintRequest, processes: int | None = None) -> LintResult:
     return LintResult(tuple(one for _, found in results for one in found if request.counts(one)), len(files), lines)
 
 
-# Fixes: only those that can change nothing but an order, or that give a generator its seed.
+# Fixes: only those that can change nothing but an order, or that seed a generator.
 
 
 def fixed_text(text: str, findings: Sequence[Finding]) -> str:
-    """A text with the fixes of its findings; of two that overlap the first alone."""
+    """Apply the fixes of findings to a text; of two that overlap, only the first."""
     lines = text.split("\n")
     edits: list[tuple[int, int, int, int, str]] = []
     for finding in findings:
@@ -335,7 +335,7 @@ def fixed_text(text: str, findings: Sequence[Finding]) -> str:
         if not any(edit[:4] == other[:4] for edit in wanted for other in edits):
             edits += wanted
     for line, column, last, end, new in sorted(edits, key=lambda edit: edit[:2], reverse=True):
-        # The columns of the syntax tree count bytes.
+        # Columns in the syntax tree count bytes.
         first_part = lines[line - 1].encode()[:column].decode()
         last_part = lines[last - 1].encode()[end:].decode()
         lines[line - 1 : last] = [f"{first_part}{new}{last_part}"]
@@ -343,7 +343,7 @@ def fixed_text(text: str, findings: Sequence[Finding]) -> str:
 
 
 def changes(findings: Iterable[Finding]) -> Iterator[tuple[Path, str, str]]:
-    """Each file that fixes change, with its text before and after."""
+    """Yield each file that fixes change, with its text before and after."""
     by_file: dict[str, list[Finding]] = {}
     for finding in findings:
         if finding.fix is not None and finding.cell is None:
@@ -360,16 +360,16 @@ def changes(findings: Iterable[Finding]) -> Iterator[tuple[Path, str, str]]:
 
 
 def diff(path: Path, before: str, after: str) -> str:
-    """A change as a unified diff."""
+    """Return a change as a unified diff."""
     made = difflib.unified_diff(before.splitlines(True), after.splitlines(True), f"a/{path}", f"b/{path}")
     return "".join(made)
 
 
 def write_fixed(path: Path, after: str) -> None:
-    """Replace a file by its fixed text, as a whole or not at all; line ends and permissions stay as they are.
+    """Replace a file with its fixed text, entirely or not at all; line endings and permissions are kept.
 
     Raises:
-        UsageError: The file cannot be written; it is unharmed.
+        UsageError: The file cannot be written; it is unchanged.
     """
     try:
         target = path.resolve()
@@ -387,20 +387,20 @@ def write_fixed(path: Path, after: str) -> None:
 
 
 _MOST_FILES = 8
-"""Files of candidates that are read; what is left is tried in the order that it has without lint."""
+"""The most candidates' files to read; the remaining candidates keep their order."""
 _MOST_LINES = 20_000
-"""Of all of them together: two seconds on a slow machine."""
+"""In all of these files together: two seconds on a slow machine."""
 _BY_HASHES = ("hash-order", "hash-value")
 _SAME = ({"hash-order", "address-order"},)
-"""Causes that only an experiment can tell apart."""
+"""Causes that only an experiment can distinguish."""
 
 
 def foreseen(script: Path, *, has_fixed_hashes: bool, is_seeded: bool) -> list[Finding]:
-    """What will make runs of a program differ, as its first file shows; what only may is not among it.
+    """Return what will make runs of a program differ, judging by its first file; excludes what only may do so.
 
     Args:
         script: The file that is run.
-        has_fixed_hashes: Whether strings have the same hashes in each run, by PYTHONHASHSEED.
+        has_fixed_hashes: Whether PYTHONHASHSEED gives strings the same hashes in each run.
         is_seeded: Whether the global generators are seeded from outside the program.
     """
     module = Module.read(str(script))
@@ -412,7 +412,7 @@ def foreseen(script: Path, *, has_fixed_hashes: bool, is_seeded: bool) -> list[F
 
 
 def timed_rules(script: Path, rules: Collection[str]) -> list[str]:
-    """Those of some rules that fire in the first file of a program, in their order.
+    """Return those of some rules that fire in the first file of a program, in order.
 
     Args:
         script: The file that is run.
@@ -426,14 +426,14 @@ def timed_rules(script: Path, rules: Collection[str]) -> list[str]:
 
 
 class LintedCandidates:
-    """Says of a candidate whether a rule with the identifier of its cause fires at its line; for a missing seed, anywhere in the files on the stack."""
+    """Finds whether a rule named like a candidate's cause fires at its line; for a missing seed, anywhere in the files on the stack."""
 
     def __init__(self, comparison: Comparison, traces: Sequence[Trace]) -> None:
         """Read nothing yet.
 
         Args:
-            comparison: Of the runs.
-            traces: Of the same runs.
+            comparison: The comparison of the runs.
+            traces: The traces of the same runs.
         """
         self._divergence = comparison.first_divergence
         self._traces = traces
@@ -444,7 +444,7 @@ class LintedCandidates:
         """Whether lint names the line of a candidate."""
         source = hypothesis.source
         if source is None and self._divergence is not None and hypothesis.cause in SEEDED_LIBRARIES.values():
-            # A missing seed belongs to no line: the draw may be deep in a library, or on an earlier line than the divergence.
+            # A missing seed belongs to no line: the draw may be deep in a library, or on a line before the divergence.
             files = dict.fromkeys(frame.file for frame in self._divergence.stack)
             return any(hypothesis.cause in rules for file in files for rules in self._rules_in(file).values())
         if source is None or source.is_in_library:
@@ -459,7 +459,7 @@ class LintedCandidates:
         return {} if self._divergence is None else recorded_lines(self._divergence, self._traces)
 
     def _rules_in(self, file: str) -> dict[int, set[str]]:
-        """By line the rules that fire in a file; nothing if it is not as it was when it ran."""
+        """Return by line the rules that fire in a file; empty if the file has changed since it ran."""
         if file not in self._rules:
             self._rules[file] = {}
             if len(self._rules) <= _MOST_FILES and self._lines_read < _MOST_LINES:
