@@ -119,7 +119,7 @@ def test_two_causes_are_found_one_after_the_other_and_the_fixes_hold_for_both() 
     torch_fix = next(fix for fix in comparison.fixes if fix.identifier == "seed-missing-torch")
     assert torch_fix.verified and torch_fix.code == "torch.manual_seed(0)" and torch_fix.step_time_ratio == 2.0
     # No line is known that gives a fixed listing, so that runs of the program with this fix alone would differ.
-    assert torch_fix.title.endswith("; it is not enough alone, as long as the other causes are there")
+    assert torch_fix.title.endswith("; not enough on its own while the other causes remain")
 
 
 def test_two_causes_of_one_divergence_are_both_named() -> None:

@@ -110,9 +110,9 @@ def fix_of(*leftovers: Leftover, title: str = "Start each run from the same file
 
 def test_the_fix_says_first_what_to_change_about_the_program() -> None:
     made = [replace(one, site=make_frame(7)) for one in left("last.pt")]
-    title, code = fix_of(*made, title="Start each run from the same files; it is not enough alone")
+    title, code = fix_of(*made, title="Start each run from the same files; not enough on its own")
     begin = "Delete last.pt before each run, or start each run in an empty folder: "
-    end = "/home/ada/project/train.py:7 reads what the run before left there; it is not enough alone"
+    end = "/home/ada/project/train.py:7 reads what the run before left there; not enough on its own"
     assert title == f"{begin}{end}"
     assert code.splitlines()[1:] == ["determinism check --fresh-copy -- python train.py"]
     assert "empty folder" not in fix_of(*left("last.pt", is_copied=False))[0]

@@ -1,4 +1,4 @@
-"""What a checkpoint can lack, and what to write so that it is saved: for `check-resume`, which tries it, and for lint, which reads it."""
+"""What a checkpoint can lack, and how to save it: for `check-resume`, which tries it, and for lint, which reads it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOT_TAKEN_UP = {
 
 
 NOT_LOADED = (
-    "The code that saves calls {save}, but the resumed run did not continue with what that gave. Check that it is in the file, and load it "
+    "The code that saves calls {save}, but the resumed run did not continue with the result. Check that it is in the file, and load it "
     "with {load}, or use {whole}."
 )
 
@@ -42,23 +42,23 @@ _WAYS_TO_SAVE = {
     "scheduler": r"sched\w*\.state_dict\(",
     "scaler": r"scaler\w*\.state_dict\(",
 }
-"""Per part how the code that saves it reads."""
+"""By part, a pattern of the code that saves it."""
 
 
 class Part(NamedTuple):
     """Something that a checkpoint can lack."""
 
     title: str
-    """What it is, within a sentence."""
+    """Its name within a sentence."""
     lines: str
-    """To add where the program saves, and where it loads."""
+    """Lines to add where the program saves and where it loads."""
     advice: str = "Save {save} and load it with {load}, or use {whole}."
     save: str = ""
-    """What is to be saved."""
+    """What to save."""
     load: str = ""
-    """What takes it back."""
+    """What restores it."""
     state: str = ""
-    """What `determinism.state` is given."""
+    """What to pass to `determinism.state`."""
 
 
 def _with_state_dict(name: str, title: str, advice: str = Part._field_defaults["advice"]) -> Part:
@@ -155,16 +155,16 @@ CARRIED_ARRAYS = (
     "Save every array carried from step to step (parameters, the state of the optimizer, keys, running averages), and continue with them; or "
     "use determinism.state.capture(values=values) and determinism.state.restore(state, values=values)."
 )
-"""What to write for a tensor that is carried on, where the framework tells none from the others."""
+"""Advice for a carried tensor in frameworks that cannot distinguish it from other arrays."""
 
 
 def fix(identifier: str) -> str:
-    """What to write so that it is saved."""
+    """Say what to write to save a part."""
     return _filled(PARTS[identifier].advice, PARTS[identifier])
 
 
 def fix_of_loading(identifier: str) -> str:
-    """What to write so that what is saved is loaded."""
+    """Say what to write to load a part that is saved."""
     return _filled(NOT_LOADED, PARTS[identifier])
 
 
@@ -174,12 +174,12 @@ def _filled(advice: str, part: Part) -> str:
 
 
 def is_saved_by(identifier: str, file: str, line: int) -> bool:
-    """Whether the function that saves, or the file where it is in none, also takes the state of a part; False if that cannot be read.
+    """Whether the function that saves (or its file, if there is none) also saves the state of a part; False if it cannot be read.
 
     Args:
         identifier: The part.
-        file: Of the line that saves.
-        line: Its number.
+        file: File of the line that saves.
+        line: Number of that line.
     """
     written = _WAYS_TO_SAVE.get(identifier)
     if written is None:

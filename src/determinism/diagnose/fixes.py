@@ -21,7 +21,7 @@ _SEEDED = ("unseeded-generator", "seed-value")
 
 
 def code_change(hypothesis: Hypothesis) -> CodeChange | None:
-    """The change of the program's lines that removes a cause; None if it takes none, or no small one is known.
+    """Return the change to the program's lines that removes a cause; None if none is needed or no small one is known.
 
     Args:
         hypothesis: The cause, which experiments confirmed.
@@ -33,7 +33,7 @@ def code_change(hypothesis: Hypothesis) -> CodeChange | None:
 
 
 def with_fixes(found: Sequence[Hypothesis], plain: Intervention) -> Intervention:
-    """The program as it would be with all fixes: with lines changed where that can be done, and else as in the experiments.
+    """Return the program with all fixes: with changed lines where that is possible, or else as in the experiments.
 
     Args:
         found: The causes that experiments confirmed.
@@ -54,14 +54,14 @@ def fixes_for(
     step_seconds: float | None,
     started: Path | None = None,
 ) -> list[Fix]:
-    """What removes each cause.
+    """Return what removes each cause.
 
     Args:
         found: The causes that experiments confirmed.
         last: The last experiment, in which all of them were removed.
         changed: Runs with the changed lines; None if none were made.
         step_seconds: How long a step takes with nothing removed; None if that was not measured.
-        started: The file that the program is started from; None if it is not known.
+        started: The file that the program is started from; None if unknown.
     """
     with_changes = changed if changed is not None and changed.is_equal else None
     without = with_changes or (last if last is not None and last.is_equal else None)
@@ -71,20 +71,20 @@ def fixes_for(
         # The line that would replace the one at fault was tried, and the runs still differed.
         fixes = [replace(fix, code=None, patch=None) if fix.patch and not fix.verified else fix for fix in fixes]
     if not all(fix.verified for fix in fixes):
-        # The runs were equal with all causes removed, some of them as only an experiment can.
+        # The runs were equal with all causes removed, but some of them can be removed that way only in an experiment.
         fixes = [replace(fix, title=f"{fix.title}{_NOT_ALONE}") if fix.verified else fix for fix in fixes]
     steps = None if without is None else without.steps
     return [replace(fix, steps=steps) if fix.verified else fix for fix in fixes]
 
 
-_NOT_ALONE = "; it is not enough alone, as long as the other causes are there"
+_NOT_ALONE = "; not enough on its own while the other causes remain"
 
 
 def outside_fix(cause: str, trial: Trial, step_seconds: float | None) -> Fix:
-    """What can be set from outside instead of changing a line of the program.
+    """Return what can be set outside the program instead of changing one of its lines.
 
     Args:
-        cause: What it removes.
+        cause: The cause that it removes.
         trial: Runs with it.
         step_seconds: How long a step takes with nothing removed; None if that was not measured.
     """
@@ -94,7 +94,7 @@ def outside_fix(cause: str, trial: Trial, step_seconds: float | None) -> Fix:
 
 
 def _proof(trial: Trial | None, step_seconds: float | None) -> tuple[bool, int, float | None]:
-    """Whether runs showed that a fix helps, how many, and the ratio of step times."""
+    """Return whether runs showed that a fix helps, how many, and the ratio of step times."""
     return (False, 0, None) if trial is None else (True, trial.runs, _ratio(trial, step_seconds))
 
 
@@ -122,7 +122,7 @@ def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None
     factors = [name for name, _ in hypothesis.intervention.factors]
     remedy = FACTORS[factors[0]].remedy if len(factors) == 1 else None
     if remedy is None:
-        # It takes a change that nobody but the author can make, and what the experiment did is not that.
+        # It takes a change that only the author can make, and that is not what the experiment did.
         return Fix(hypothesis.cause, entry.remedy, None, None, side_effect=entry.side_effect)
     added = None
     if remedy.code is not None and started is not None:
@@ -142,7 +142,7 @@ def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None
 def _fix_of_source(
     hypothesis: Hypothesis, trial: Trial | None, proof: tuple[bool, int, float | None], started: Path | None
 ) -> Fix:
-    """The change of the program's text that gives a held source the same value in each run."""
+    """Return the change to the program's text that gives a fixed source the same value in each run."""
     entry = causes()[hypothesis.cause]
     held = _held(hypothesis)
     led_by = () if hypothesis.source is None else hypothesis.source.led_by
@@ -151,7 +151,7 @@ def _fix_of_source(
     place = f"at {PurePath(file).name}:{line}"
     change = code_change(hypothesis)
     if change is None or (trial is None and not all(one.is_declared for one in led_by)):
-        # The runs had a fixed value there, and no line is known that gives just that one.
+        # The runs used a fixed value there, and no line is known that yields just that value.
         uses = [hypothesis.source] if hypothesis.source is not None else possible_uses(held)
         chooser = next((found for use in uses if (found := seed_chosen_by(use)) is not None), None)
         if chooser is not None:
@@ -162,7 +162,7 @@ def _fix_of_source(
         entry = causes()["seed-varies"]
     is_elsewhere = not led_by and all(one.line != line for one in change.changes)
     if is_elsewhere:
-        # What is used here is made there, such as a set, or a seed that several generators get.
+        # What is used here was made on another line, such as a set, or a seed shared by several generators.
         place = f"at {PurePath(file).name}:{change.changes[0].line}"
     repeated = None if led_by or is_elsewhere else _repeated(hypothesis)
     if led_by and hypothesis.source is not None:
@@ -175,14 +175,14 @@ def _fix_of_source(
 
 
 def _repeated(hypothesis: Hypothesis) -> str | None:
-    """That equal runs are not all that is wanted of a generator that is seeded again and again."""
+    """Warn that equal runs are not enough for a generator that is seeded repeatedly."""
     source = hypothesis.source or next(iter(possible_uses(_held(hypothesis))), None)
     if source is None or source.source not in _SEEDED:
         return None
     runs = max(source.counts)
     if runs > 1:
         return f"The line ran {runs:,} times, and each generator then draws the same numbers: {_ONCE}"
-    # What the text shows alone, no run has counted.
+    # No run has counted a use that only the text shows.
     if not runs and source.site.function not in ("", "<module>", "main"):
         return f"If the line runs more than once, each generator draws the same numbers: then {_ONCE}"
     return None
@@ -192,7 +192,7 @@ _ONCE = "create it once, or seed it with the step"
 
 
 def _apart(hypothesis: Hypothesis, change: CodeChange, started: Path | None) -> str | None:
-    """That equal runs are not all that is wanted of processes that were to draw other numbers than each other."""
+    """Warn that equal runs are not enough for processes that should draw different numbers from each other."""
     source = hypothesis.source
     if source is None or keeps_other_parts(change):
         return None
@@ -207,7 +207,7 @@ def _apart(hypothesis: Hypothesis, change: CodeChange, started: Path | None) -> 
         advice = "if each should draw different numbers, add something that distinguishes them, such as the rank"
     else:
         return None
-    # What the text shows alone, no run has noted.
+    # No run has noted a use that only the text shows.
     who = "processes run this line" if max(source.counts) else "ranks may run this line"
     return f"{source.apart:,} {who}: {advice}"
 
@@ -218,14 +218,14 @@ _PER_WORKER = (
 
 
 _MOST_FILES = 200
-"""How many Python files of a folder are looked at for loaders."""
+"""The most Python files of a folder that are searched for loaders."""
 
 
 def _has_loader_workers(change: CodeChange, started: Path | None) -> bool:
-    """Whether the program makes a data loader that may have workers: in the changed file, or in one that imports it.
+    """Whether the program makes a data loader that may have workers, in the changed file or in one that imports it.
 
     Args:
-        change: What changes the file that makes the generator.
+        change: The change to the file that makes the generator.
         started: The file that the program was started with.
     """
     changed = Path(change.file)
@@ -259,7 +259,7 @@ def _makes_loader_workers(file: Path, *, importing: str | None = None) -> bool:
 
 
 def _imports(tree: ast.Module, name: str) -> bool:
-    """Whether a program imports a module of this name, or something from it."""
+    """Whether a program imports a module with this name, or something from it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             modules = [one.name for one in node.names]
@@ -273,5 +273,5 @@ def _imports(tree: ast.Module, name: str) -> bool:
 
 
 def _ratio(trial: Trial, step_seconds: float | None) -> float | None:
-    """How long a step takes with the fix, divided by how long it takes without; None if that was not measured."""
+    """Return the time of a step with the fix, divided by the time without; None if that was not measured."""
     return round(trial.step_seconds / step_seconds, 2) if trial.step_seconds and step_seconds else None

@@ -1,4 +1,4 @@
-"""One file of a program, parsed: what its names stand for, its scopes, and what names are given in them."""
+"""A parsed file of a program: what its names refer to, its scopes, and what is assigned in them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from determinism.trace.schema import Frame
 _MOST_BYTES = 1_000_000
 FILLING = frozenset(["append", "extend", "add", "insert", "update", "put", "appendleft", "setdefault"])
 _NUMBERS = frozenset({"range", "int", "float", "len", "round", "ord", "numel", "dim", "ndim"})
-"""Calls that give numbers, whose hashes are the same in each run."""
+"""Calls that return numbers, whose hashes are the same in each run."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Scope = Function | ast.Lambda | ast.Module
@@ -26,7 +26,7 @@ Scope = Function | ast.Lambda | ast.Module
 
 @dataclass
 class Module:
-    """A file of the program, read."""
+    """A file of the program, parsed."""
 
     file: str
     lines: list[str]
@@ -34,13 +34,13 @@ class Module:
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
     imports: dict[str, str] = field(default_factory=dict)
     bindings: dict[ast.AST, tuple[dict[str, list[ast.expr]], dict[str, list[ast.expr]]]] = field(default_factory=dict)
-    """Of the scopes that were asked for: all that names are given, and what they are as a whole."""
+    """For each requested scope: everything assigned to or put into each name, and what is assigned to it as a whole."""
     nodes: list[ast.AST] = field(default_factory=list)
-    """All of the tree, since every rule looks at them."""
+    """All nodes of the tree, since every rule visits them."""
 
     @classmethod
     def read(cls, file: str) -> Module | None:
-        """The file; None if it is no Python text that can be read."""
+        """Read a file; None if it is not a readable Python file."""
         path = Path(file)
         try:
             if not path.is_file() or path.stat().st_size > _MOST_BYTES:
@@ -51,10 +51,10 @@ class Module:
 
     @classmethod
     def parsed(cls, file: str, text: str) -> Module:
-        """A text, with the names that it imports.
+        """Parse a text, and collect the names that it imports.
 
         Raises:
-            SyntaxError: It is no Python.
+            SyntaxError: It is not valid Python.
         """
         tree = ast.parse(text)
         module = cls(file, text.split("\n"), tree)
@@ -78,7 +78,7 @@ class Module:
         return frozenset(name.partition(".")[0] for name in self.imports.values())
 
     def imported_files(self) -> Iterator[str]:
-        """The files that this one imports, as far as they lie in its folder or in a folder around it from which it may have been imported."""
+        """Yield the files that this one imports from its folder, or from a parent folder that it may have been imported from."""
         folder = Path(self.file).parent
         root = folder
         places: tuple[Path, ...]
@@ -108,7 +108,7 @@ class Module:
         )
 
     def dotted(self, node: ast.expr) -> str:
-        """What a name stands for by the imports, such as `numpy.random.rand`; empty if it begins with no plain name."""
+        """Resolve a name by the imports, such as to `numpy.random.rand`; empty if it begins with no plain name."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -118,7 +118,7 @@ class Module:
         return ".".join([self.imports.get(node.id, node.id), *reversed(parts)])
 
     def scope_of(self, node: ast.AST) -> Scope:
-        """The function around a node, or the module."""
+        """Return the function around a node, or the module."""
         while (parent := self.parents.get(node)) is not None:
             if isinstance(parent, Function | ast.Lambda | ast.Module):
                 return parent
@@ -126,11 +126,11 @@ class Module:
         return self.tree
 
     def bound(self, scope: Scope, name: str) -> list[ast.expr]:
-        """What a name is given in a scope, and what is put into what it stands for."""
+        """Return what is assigned to a name in a scope, and what is put into it."""
         return self._bindings_of(scope)[0].get(name, [])
 
     def given(self, scope: Scope, name: str) -> list[ast.expr]:
-        """What a name is given as a whole in a scope: neither what is put into it, nor what a loop takes it from."""
+        """Return what is assigned to a name as a whole in a scope, without what is put into it or looped over."""
         return self._bindings_of(scope)[1].get(name, [])
 
     def _bindings_of(self, scope: Scope) -> tuple[dict[str, list[ast.expr]], dict[str, list[ast.expr]]]:
@@ -139,33 +139,33 @@ class Module:
         return self.bindings[scope]
 
     def frame(self, node: ast.expr | ast.stmt) -> Frame:
-        """Where a node lies, as reports have it."""
+        """Return where a node is, as shown in reports."""
         scope = self.scope_of(node)
         name = scope.name if isinstance(scope, Function) else "<module>"
         code = self.lines[node.lineno - 1].strip() if node.lineno <= len(self.lines) else ""
         return Frame(self.file, node.lineno, name, redacted_code(code))
 
 
-# Pieces of syntax.
+# Syntax helpers.
 
 
 def last_part(node: ast.expr) -> str:
-    """The last part of a dotted name; empty if the expression is no name."""
+    """Return the last part of a dotted name; empty if the expression is not a name."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def given_to(call: ast.Call) -> list[ast.expr]:
-    """The arguments of a call, by position and by keyword."""
+    """Return the arguments of a call, by position and by keyword."""
     return [*call.args, *(keyword.value for keyword in call.keywords)]
 
 
 def is_none(node: ast.expr) -> bool:
-    """Whether an expression is written as None."""
+    """Whether an expression is the literal None."""
     return isinstance(node, ast.Constant) and node.value is None
 
 
 def gives_numbers(node: ast.expr) -> bool:
-    """Whether what is put into a set is seen to be numbers, whose hashes are the same in each run."""
+    """Whether the text shows that what is put into a set is numbers, whose hashes are the same in each run."""
     if isinstance(node, ast.Constant):
         return isinstance(node.value, int | float)
     if isinstance(node, ast.Call):
@@ -181,7 +181,7 @@ def gives_numbers(node: ast.expr) -> bool:
             return True
         return isinstance(node.op, ast.Add | ast.Sub) and (gives_numbers(node.left) or gives_numbers(node.right))
     if isinstance(node, ast.IfExp):
-        # What is compared with a number is one.
+        # A value that is compared with a number is a number.
         test = node.test
         is_compared = isinstance(test, ast.Compare) and any(gives_numbers(one) for one in test.comparators)
         return is_compared or (gives_numbers(node.body) and gives_numbers(node.orelse))
@@ -197,7 +197,7 @@ def counts_up(node: ast.AST) -> bool:
 
 
 def own_expressions(statement: ast.AST) -> Iterator[ast.AST]:
-    """The expressions of a statement itself, without those of the statements in it."""
+    """Yield a statement's own expressions, without those of nested statements."""
     for child in ast.iter_child_nodes(statement):
         if isinstance(child, ast.expr):
             yield child
@@ -206,7 +206,7 @@ def own_expressions(statement: ast.AST) -> Iterator[ast.AST]:
 
 
 def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Pairs of a target and what is assigned to it."""
+    """Yield pairs of a target and what is assigned to it."""
     if isinstance(node, ast.Assign):
         for target in node.targets:
             if not isinstance(target, ast.Tuple | ast.List):
@@ -227,7 +227,7 @@ def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 def within(scope: Scope) -> Iterator[ast.AST]:
-    """The nodes of a scope, without those of functions in it."""
+    """Yield the nodes of a scope, without those of functions in it."""
     waiting: deque[ast.AST] = deque(ast.iter_child_nodes(scope))
     while waiting:
         node = waiting.popleft()
@@ -237,7 +237,7 @@ def within(scope: Scope) -> Iterator[ast.AST]:
 
 
 def bindings_of(scope: Scope) -> tuple[dict[str, list[ast.expr]], dict[str, list[ast.expr]]]:
-    """By name, what it is given in a scope with what is put into what it stands for; and what it is given as a whole."""
+    """Return, by name, everything assigned to it or put into it in a scope; and what is assigned to it as a whole."""
     found: dict[str, list[ast.expr]] = {}
     whole: dict[str, list[ast.expr]] = {}
     for node in within(scope):
@@ -256,7 +256,7 @@ def bindings_of(scope: Scope) -> tuple[dict[str, list[ast.expr]], dict[str, list
             owner = node.func.value if isinstance(node.func, ast.Attribute) else None
             if isinstance(owner, ast.Name) and last_part(node.func) in FILLING:
                 found.setdefault(owner.id, []).extend(node.args)
-            # What shuffles a list in place is a draw that it depends on.
+            # A list that is shuffled in place depends on the draw.
             elif last_part(node.func) == "shuffle":
                 for one in node.args:
                     if isinstance(one, ast.Name):
@@ -265,19 +265,19 @@ def bindings_of(scope: Scope) -> tuple[dict[str, list[ast.expr]], dict[str, list
 
 
 def parameters(function: Function | ast.Lambda) -> list[str]:
-    """The names of a function's parameters, without those that collect the rest."""
+    """Return the names of a function's parameters, without those that collect the rest."""
     arguments = function.args
     return [one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
 
 
 def given_back(function: Function) -> Iterator[ast.expr]:
-    """What a function returns or yields."""
+    """Yield what a function returns or yields."""
     for node in within(function):
         if isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) and node.value is not None:
             yield node.value
 
 
-# What the text of a question to another program, or to a database, says of its answer.
+# What the text of a command or a query reveals about its answer.
 
 _AT_RANDOM = re.compile(
     r"(?:^|[\s|;&(/])(?:shuf(?=\s|$)|sort\s[^|;&]*(?:-[a-zA-Z]*R\b|--random-sort\b))(?![^|;&]*--random-source)|\$\{?RANDOM\b"
@@ -286,7 +286,7 @@ _RANDOM_ROWS = re.compile(r"\bselect\b.*\b(?:random|rand|newid)\s*\(\s*\)", re.I
 
 
 def asks_at_random(module: Module, call: ast.Call) -> str | None:
-    """Which source a call is that asks another program, or a database, for what is drawn at random; None if it is none."""
+    """Return the source that a call is, if it asks another program or a database for a random result; else None."""
     is_program = module.dotted(call.func).startswith(("subprocess.", "os.popen", "os.system"))
     if not call.args or not (is_program or last_part(call.func) in ("execute", "read_sql", "read_sql_query", "sql")):
         return None

@@ -1,7 +1,7 @@
-"""Writes a script that shows, by itself, that an op gives different results on equal inputs.
+"""Writes a standalone script that shows that an op gives different results on equal inputs.
 
-What the script is made from was written by the process of the program. Nothing of it gets into the script but as a name
-that was checked to be one, or as a literal.
+The script is made from data written by the program's process. Only names that were checked
+to be names, and literals, get into the script.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import Any
 
 from determinism.trace.files import make_private_folder, private
 
-# Turns what a process of the program wrote into Python source: names that were checked to be names, and literals.
+# Turns what a process of the program wrote into Python source: checked names, and literals.
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 def checked_name(text: Any) -> str:
-    """A name as it is.
+    """Return a name unchanged.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not a name.
     """
     if type(text) is not str or _NAME.fullmatch(text) is None:
         raise ValueError(f"{text!r} is not a name")
@@ -36,10 +36,10 @@ def checked_name(text: Any) -> str:
 
 
 def whole(number: Any) -> int:
-    """A whole number.
+    """Return an integer unchanged.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not an integer.
     """
     if type(number) is not int:
         raise ValueError(f"{number!r} is not a whole number")
@@ -47,31 +47,31 @@ def whole(number: Any) -> int:
 
 
 def sizes(numbers: Any) -> tuple[int, ...]:
-    """Whole numbers."""
+    """Return integers as a tuple."""
     return tuple(whole(number) for number in numbers)
 
 
 def real(text: Any) -> str:
-    """The source of a number that was written as hexadecimal digits."""
+    """Return the source of a number that was written in hexadecimal."""
     number = float.fromhex(text)
     return repr(number) if math.isfinite(number) else f"float({str(number)!r})"
 
 
 def printable(text: str) -> str:
-    """A text of which a terminal prints every character as it is."""
+    """Escape the characters of a text that a terminal would not print as they are."""
     return "".join(part if part.isprintable() else ascii(part)[1:-1] for part in text)
 
 
-# The call of an op of TensorFlow as the fields of the script that reproduces it.
+# A TensorFlow op call as the fields of the script that reproduces it.
 
 TENSORFLOW_TEMPLATE = "reproduce_tensorflow.py.template"
 
 
 def tensorflow_fields(call: Mapping[str, Any]) -> dict[str, str]:
-    """What the template has to be given for a call, besides what every script has.
+    """Return the template's fields for a call, besides those of every script.
 
     Raises:
-        KeyError, TypeError, ValueError, AttributeError: It is no call.
+        KeyError, TypeError, ValueError, AttributeError: It is not a call.
     """
     tensors: dict[str, Any] = dict(call["tensors"])
     given = [f"{checked_name(argument)}={_given(at, tensors)}" for argument, at in call["arguments"].items()]
@@ -121,7 +121,7 @@ def _tensorflow_settings(found: Mapping[str, Any]) -> list[str]:
     return [*lines, "tf.config.experimental.enable_op_determinism()"] if found["op_determinism"] else lines
 
 
-# The call of a compiled function of JAX as the fields of the script that reproduces it.
+# A call of a compiled JAX function as the fields of the script that reproduces it.
 
 JAX_TEMPLATE = "reproduce_jax.py.template"
 PROGRAM_FILE = "program.jax_export"
@@ -134,10 +134,10 @@ _JAX_SETTINGS = (
 
 
 def jax_fields(call: Mapping[str, Any]) -> dict[str, str]:
-    """What the template has to be given for a call, besides what every script has.
+    """Return the template's fields for a call, besides those of every script.
 
     Raises:
-        KeyError, TypeError, ValueError, AttributeError: It is no call.
+        KeyError, TypeError, ValueError, AttributeError: It is not a call.
     """
     settings = {name: call["settings"][name] for name in _JAX_SETTINGS}
     flags = call["flags"]
@@ -154,25 +154,25 @@ def jax_fields(call: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-# The call of an op of PyTorch as the fields of the script that reproduces it.
+# A PyTorch op call as the fields of the script that reproduces it.
 
 TORCH_TEMPLATE = "reproduce_torch.py.template"
 _OP = re.compile(r"(\w+)::(\w+)(?:\.(\w+))?", re.ASCII)
 _DEVICE = re.compile(r"[a-z]+", re.ASCII)
 _SAME_PLACE = (0,)
 _PLACES = (0, 1, 2, 3, 5, 8, 12)
-"""Elements by which the inputs are moved where the alignment is what the op varies with."""
+"""Offsets, in elements, of the inputs where the op varies with their alignment."""
 
 
 def torch_fields(call: Mapping[str, Any], *, moves: bool) -> dict[str, str]:
-    """What the template has to be given for a call, besides what every script has.
+    """Return the template's fields for a call, besides those of every script.
 
     Args:
-        call: What the capturing run said of the call.
-        moves: Whether its buffers shall lie at other alignments in each repeat.
+        call: What the capturing run wrote about the call.
+        moves: Whether to change the alignment of the buffers in each repeat.
 
     Raises:
-        KeyError, TypeError, ValueError, AttributeError: It is no call.
+        KeyError, TypeError, ValueError, AttributeError: It is not a call.
     """
     source = _CallSource(call)
     return {
@@ -192,7 +192,7 @@ class _CallSource:
 
     def __init__(self, call: Mapping[str, Any]) -> None:
         self.lines: list[str] = []
-        """What goes before the call."""
+        """Lines that precede the call."""
         self.op = call["op"]
         self._tensors: dict[str, Any] = dict(call["tensors"])
         self._add_default_generator(call["default_generator"])
@@ -205,7 +205,7 @@ class _CallSource:
         self.call = f"{self._function()}({', '.join(parts)})"
 
     def inputs(self) -> list[str]:
-        """A line per tensor."""
+        """Return one line per tensor."""
         return [
             f"    {checked_name(name)!r}: (torch.{checked_name(one['dtype'])}, {sizes(one['shape'])!r}, {sizes(one['stride'])!r}, "
             f"{_device(one['device'])!r}, {whole(one['address'])}),"
@@ -213,7 +213,7 @@ class _CallSource:
         ]
 
     def tensor_name(self, name: Any) -> str:
-        """A name, if a tensor has it."""
+        """Return the name of a tensor, checked to exist."""
         if name not in self._tensors:
             raise ValueError(f"there is no tensor called {name!r}")
         return checked_name(name)
@@ -224,7 +224,7 @@ class _CallSource:
             raise ValueError(f"{self.op!r} is not an op")
         source = "torch.ops"
         for part in (found[1], found[2], found[3] or "default"):
-            # `__and__` is a name, and so is `is`, which cannot be written as an attribute.
+            # `__and__` is a valid attribute; `is` is not, because it is a keyword.
             source = f"getattr({source}, {part!r})" if keyword.iskeyword(part) else f"{source}.{checked_name(part)}"
         return source
 
@@ -250,14 +250,14 @@ class _CallSource:
         return kinds[kind](content)
 
     def _generator(self, value: Mapping[str, Any]) -> str:
-        # A state is read from the beginning of its memory on, wherever the tensor begins: hence the clone.
+        # A state is read from the start of the tensor's memory, even if the tensor begins later: hence the clone.
         variable = f"generator_{len(self.lines)}"
         self.lines.append(f"{variable} = torch.Generator({_device(value['device'])!r})")
         self.lines.append(f"{variable}.set_state(tensor[{self.tensor_name(value['generator'])!r}].clone())")
         return variable
 
     def _add_default_generator(self, value: Mapping[str, Any] | None) -> None:
-        """What the op draws from if it is given no generator."""
+        """Restore the generator that the op draws from if it is given none."""
         if value is not None:
             device = _device(value["device"])
             function = "torch.set_rng_state" if device == "cpu" else f"torch.{checked_name(device)}.set_rng_state"
@@ -288,7 +288,7 @@ _TEMPLATES = Path(__file__).parent
 
 
 class NotReproducible(Exception):
-    """No script can be written; the text says why, and goes on from "because"."""
+    """No script can be written; the text gives the reason, to follow "because"."""
 
 
 def write_reproducer(
@@ -297,19 +297,19 @@ def write_reproducer(
     """Write the script and its inputs.
 
     Args:
-        folder: Where; it is made.
+        folder: Where to write; it is created.
         inputs: The saved inputs.
-        call: What the capturing run said of the call.
+        call: What the capturing run wrote about the call.
         origin: Where the call is in the program.
         seen: What was seen there, in a few words.
         repeats: How often the script repeats the op.
-        moves: Whether its buffers shall lie at other alignments in each repeat.
+        moves: Whether to change the alignment of the buffers in each repeat.
 
     Returns:
         The script.
 
     Raises:
-        NotReproducible: The call is not of a form that a script could be written for.
+        NotReproducible: The form of the call is not supported.
         OSError: The files cannot be written.
     """
     text = script(call, origin=origin, seen=seen, repeats=repeats, moves=moves)
@@ -331,7 +331,7 @@ def write_reproducer(
 
 
 def _program(call: Mapping[str, Any]) -> bytes:
-    """The exported function; it is written as it is, and read by the script alone.
+    """Return the exported function, to be written unchanged and read only by the script.
 
     Raises:
         NotReproducible: There is none.
@@ -343,10 +343,10 @@ def _program(call: Mapping[str, Any]) -> bytes:
 
 
 def script(call: Mapping[str, Any], *, origin: str, seen: str, repeats: int, moves: bool) -> str:
-    """The text of the script; the arguments are those of `write_reproducer`.
+    """Return the text of the script; the arguments are those of `write_reproducer`.
 
     Raises:
-        NotReproducible: The call is not of a form that a script could be written for.
+        NotReproducible: The form of the call is not supported.
     """
     try:
         if call.get("framework") == "tensorflow":

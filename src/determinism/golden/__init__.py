@@ -1,4 +1,4 @@
-"""Goldens: the digests of each step of a program, small enough to commit, and checking against them."""
+"""Goldens: the digests of each step of a program, small enough to commit, and checks against them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def create(trace: str | os.PathLike[str], path: str | os.PathLike[str], *, updat
     Args:
         trace: A folder that was recorded at level `step`.
         path: The file to write.
-        update: Replace a file that is there.
+        update: Replace an existing file.
 
     Raises:
         UsageError: The file exists, the trace has another level, or it has no step.
@@ -52,8 +52,8 @@ def compare(trace: str | os.PathLike[str], path: str | os.PathLike[str]) -> Gold
         TraceError: The trace or the golden cannot be read.
 
     Returns:
-        The comparison; `raise_if_different` makes an error of it.
+        The comparison; `raise_if_different` turns it into an error.
     """
     golden = read_golden(Path(path))
-    # Where the program comes from is noted by the command alone.
+    # Only the command notes where the program comes from.
     return replace(compare_ledgers(golden, ledger_of(open_trace(Path(trace)))), commits=("-", "-"))

@@ -1,4 +1,4 @@
-"""Compares a run with a golden, the first step and group that differ and what of the environment does, and says so as lines and as JSON."""
+"""Compares a run with a golden: the first step and group that differ, and environment differences, reported as lines and as JSON."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _moment(difference: GoldenDifference) -> tuple[int, int]:
 
 
 def _differences(golden: Ledger, run: Ledger) -> Iterator[GoldenDifference]:
-    """The first difference of each process."""
+    """Yield the first difference of each process."""
     for expected in golden.processes:
         found = run.process(expected.key)
         if found is None:
@@ -58,7 +58,7 @@ def _first_of_process(golden: ProcessLedger, run: ProcessLedger, *, is_cut: bool
     for step, (expected, found) in enumerate(zip(golden.rows, run.rows, strict=False)):
         mine = dict(found.digests)
         if run.generator_states:
-            # Those that nothing draws from may be in any state.
+            # Generators that nothing draws from may be in any state.
             mine["generators"] = generators_digest(run.generator_states[step], golden.generators)
         groups = [group for group in GROUPS if not _agree(expected.digests[group], mine[group])]
         if groups:
@@ -109,7 +109,7 @@ def _facts_apart(golden: Mapping[str, str], run: Mapping[str, str]) -> Sequence[
 
 
 NOT_RECORDED = "absent"
-"""Stands where one side does not have a fact of the environment."""
+"""Value of a fact that one side does not have."""
 
 
 @dataclass(frozen=True)
@@ -119,28 +119,28 @@ class Place:
     op: str
     step: int
     frame: Frame | None
-    """None where no line of the program is known."""
+    """None if no line of the program is known."""
     until: Frame | None = None
-    """Set if the op is one of several: the line of the last of these."""
+    """Set if the op is one of several: the line of the last one."""
 
 
 @dataclass(frozen=True)
 class GoldenDifference:
-    """Where a run leaves its golden first."""
+    """Where a run first differs from its golden."""
 
     process: str
     step: int
     group: str
-    """A column of the golden; `steps` if the number of steps differs, `process` if the process does."""
+    """A column of the golden; `steps` if the number of steps differs, `process` if a process is missing on one side."""
     expected: str
-    """What the golden has."""
+    """The golden's value."""
     found: str
     tensors: tuple[str, ...] = ()
-    """Names of the tensors that differ, where the golden has their fingerprints."""
+    """Names of the tensors that differ, if the golden has their fingerprints."""
     later: tuple[str, ...] = ()
     """The other groups that differ at this step."""
     losses: tuple[str, str] | None = None
-    """Of that step, in the golden and in the run."""
+    """The losses at that step, in the golden and in the run."""
 
 
 @dataclass(frozen=True)
@@ -151,13 +151,13 @@ class GoldenComparison:
         verdict: `same` or `different`.
         steps: How many steps were compared.
         difference: The first difference; None if there is none.
-        environment: The facts on hardware, libraries and variables that differ, with both values; the first ones decide most.
-        settings: The settings of the framework that differ, likewise; the program may have set them.
+        environment: Facts on hardware, libraries and variables that differ, with both values; the most important first.
+        settings: Settings of the framework that differ, with both values; the program may have set them.
         commits: Where the golden and the run come from.
-        place: The op that gave another value first, as far as it is known.
-        is_first_op: Whether that is the first op which gave another value, rather than the op that gave the group its value.
+        place: The first op with a different value, as far as it is known.
+        is_first_op: Whether that is the first op with a different value, rather than the op that gave the group its value.
         is_nondeterministic: Whether a second run differed from the first; None if none was made.
-        ended_after: After how many steps the run of the golden was ended; None if it came to its own end.
+        ended_after: The number of steps after which the golden's run was ended; None if it ran to its own end.
     """
 
     verdict: Verdict
@@ -182,7 +182,7 @@ class GoldenComparison:
 
 
 def comparison_document(comparison: GoldenComparison) -> dict[str, Any]:
-    """The comparison as JSON, in the form that `docs/goldens.md` describes."""
+    """Return the comparison as JSON, in the form that `docs/goldens.md` describes."""
     difference, place = comparison.difference, comparison.place
     return {
         "format": "determinism.golden-check/1",
@@ -208,7 +208,7 @@ def comparison_document(comparison: GoldenComparison) -> dict[str, Any]:
     }  # fmt: skip
 
 
-# The lines that a user reads: a sentence first, then where, and why.
+# The lines shown to the user: a sentence first, then where, and why.
 
 _MOST_TENSORS = 4
 _MOST_FACTS = 5
@@ -217,7 +217,7 @@ _WHERE_FOUND = 13
 
 
 def answer(comparison: GoldenComparison) -> list[str]:
-    """The lines of the report."""
+    """Return the lines of the report."""
     difference = comparison.difference
     if comparison.verdict is Verdict.SAME or difference is None:
         steps = "1 step" if comparison.steps == 1 else f"{comparison.steps} steps"
@@ -289,7 +289,7 @@ def _reasons(comparison: GoldenComparison) -> Iterator[str]:
 def _fact(fact: EnvironmentDifference) -> str:
     name, expected, found = fact
     if name == "instruction sets":
-        # Only what one side lacks says something.
+        # Only what one side lacks is informative.
         mine, its = set(expected.split()), set(found.split())
         expected, found = (" ".join(sorted(sets)) or "no others" for sets in (mine - its, its - mine))
     return f"{name}: {expected} in the golden, {found} now"
@@ -312,7 +312,7 @@ def _line(frame: Frame) -> str:
 
 
 def unrepeatable(comparison: GoldenComparison, command: Sequence[str]) -> list[str]:
-    """The lines for a program of which no golden was written, since two runs of it differ."""
+    """Return the lines for a program for which no golden was written, because two runs of it differ."""
     difference = comparison.difference
     assert difference is not None
     where = f"process {difference.process}" if difference.group == "process" else _name(difference.group)
@@ -324,7 +324,7 @@ def unrepeatable(comparison: GoldenComparison, command: Sequence[str]) -> list[s
 
 
 def follow_up(comparison: GoldenComparison, path: Path, command: Sequence[str]) -> list[str]:
-    """What to do next, as lines to copy."""
+    """Return what to do next, as lines to copy."""
     if comparison.difference is None:
         return []
     if comparison.is_nondeterministic:
@@ -334,5 +334,5 @@ def follow_up(comparison: GoldenComparison, path: Path, command: Sequence[str]) 
 
 
 def _steps(comparison: GoldenComparison) -> list[str]:
-    """The option by which another run ends where that of the golden did."""
+    """Return the option that makes another run end where the golden's run did."""
     return [] if comparison.ended_after is None else ["--steps", str(comparison.ended_after)]

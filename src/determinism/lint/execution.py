@@ -1,4 +1,4 @@
-"""The draws and seedings of a program in the order in which they run, as far as one file shows it."""
+"""The draws and seedings of a program in execution order, as far as one file shows it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _LAYERS = frozenset({
     "EmbeddingBag", "RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell", "MultiheadAttention", "Transformer", "TransformerEncoderLayer",
     "TransformerDecoderLayer",
 })  # fmt: skip
-"""Layers of PyTorch that draw their weights when they are made."""
+"""PyTorch layers that draw their weights when they are created."""
 _SPLITS = frozenset({"torch.utils.data.random_split", "torch.utils.data.RandomSampler"})
 _TENSORFLOW_DRAWS = frozenset({"normal", "uniform", "truncated_normal", "shuffle", "gamma", "poisson", "categorical"})
 _EARLIER_DRAWS = frozenset({"random_normal", "random_uniform", "truncated_normal", "random_shuffle"})
-"""Of the first version of TensorFlow, which `tensorflow.compat.v1` still has."""
+"""Functions of TensorFlow 1, which `tensorflow.compat.v1` still has."""
 _KERAS_LAYERS = frozenset(
     {"Dense", "Conv1D", "Conv2D", "Conv3D", "Embedding", "LSTM", "GRU", "SimpleRNN", "MultiHeadAttention", "Dropout"}
 )
@@ -35,7 +35,7 @@ _INITIALIZERS = frozenset({
 _DRAWS_IN_PLACE = frozenset(
     {"normal_", "uniform_", "random_", "bernoulli_", "exponential_", "geometric_", "cauchy_", "log_normal_"}
 )
-"""Methods of tensors that draw, and that nothing else has."""
+"""Methods that draw, and that only tensors have."""
 _DRAWING_METHODS = _DRAWS_IN_PLACE | {"sample", "shuffle"}
 _KERAS_DRAWS = frozenset(
     {
@@ -52,17 +52,17 @@ _KERAS_DRAWS = frozenset(
     }
 )
 _RUNS = frozenset({"main", "train", "print", "run", "fit", "step", "backward"})
-"""Calls of a program that is run by itself."""
+"""Calls that indicate that a file is run as a program."""
 _KEEPS = frozenset({
     "save", "savez", "savez_compressed", "savetxt", "save_pretrained", "save_model", "save_weights", "to_csv", "to_parquet", "dump", "savefig",
     "write_text", "write_bytes", "evaluate", "predict", "serialize",
 })  # fmt: skip
-"""Calls of a program that keeps what it computed."""
+"""Calls that indicate that a file stores what it computed."""
 _TRAINING = frozenset(
     {"train", "training", "fit", "evaluate", "experiment", "run_experiment", "run_training", "train_model"}
 )
 CUDA_SEEDS = frozenset({"torch.cuda.manual_seed", "torch.cuda.manual_seed_all"})
-"""Seed the generators of GPUs alone."""
+"""Functions that seed only the generators of GPUs."""
 _TITLES = {"random": "Python", "numpy": "NumPy", "torch": "PyTorch", "tensorflow": "TensorFlow"}
 
 
@@ -76,35 +76,35 @@ class Event:
 
     @property
     def title(self) -> str:
-        """The library as sentences name it."""
+        """The library's name in sentences."""
         return _TITLES[self.library]
 
 
 def is_program(module: Module) -> bool:
-    """Whether a file is run by itself: it has a `__main__` part, or computes, and keeps or prints what comes of it, when it is loaded."""
+    """Whether a file is run as a program: it has a `__main__` part, or computes something when loaded and stores or prints the result."""
     functions = {node.name for node in module.tree.body if isinstance(node, Function)}
     for statement in module.tree.body:
         if isinstance(statement, ast.If) and "__main__" in ast.unparse(statement.test):
             return True
         if isinstance(statement, Function | ast.ClassDef):
             continue
-        # A loop that only fills a table is one of many libraries.
+        # Many libraries have a loop that only fills a table.
         is_block = isinstance(statement, ast.For | ast.While | ast.With)
         value = statement.value if isinstance(statement, ast.Expr | ast.Assign | ast.AnnAssign) else None
         calls = [one for one in (ast.walk(statement) if is_block else [value]) if isinstance(one, ast.Call)]
         if any(last_part(one.func) in _RUNS | _KEEPS for one in calls):
             return True
-        # What a function of a library gives to a name at its top is a table as well; a program's own is given what it made before.
+        # A library's top-level assignment from a function is a table as well; a program passes its function something computed before.
         if any(last_part(one.func) in functions & _TRAINING and given_to(one) for one in calls):
             return True
     return False
 
 
 def seeded_libraries(module: Module, call: ast.Call) -> tuple[str, ...]:
-    """Which global generators a call seeds."""
+    """Return the libraries whose global generators a call seeds."""
     name, last = module.dotted(call.func), last_part(call.func)
     if name in CUDA_SEEDS:
-        # They leave the generator of the CPU as it is, from which layers draw their weights.
+        # They do not affect the CPU generator, from which layers draw their weights.
         return ()
     direct = tuple(library for library, calls in SEEDS.items() if name in calls)
     if direct:
@@ -121,7 +121,7 @@ def seeded_libraries(module: Module, call: ast.Call) -> tuple[str, ...]:
 
 
 def drawn_library(module: Module, call: ast.Call) -> str | None:
-    """The global generator that a call draws from; None if it draws from none."""
+    """Return the global generator that a call draws from; None if there is none."""
     name = module.dotted(call.func)
     method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
     if not name and not method:
@@ -176,7 +176,7 @@ _CONSTANTS = frozenset({"zeros", "ones", "identity", "constant"})
 
 
 def _starts_from_constants(call: ast.Call) -> bool:
-    """Whether a layer of Keras is told to begin with weights that are not drawn."""
+    """Whether a Keras layer is told to start with weights that are not drawn."""
     given = [one.value for one in call.keywords if one.arg in ("kernel_initializer", "embeddings_initializer")]
     names = (
         str(one.value) if isinstance(one, ast.Constant) else last_part(one.func if isinstance(one, ast.Call) else one)
@@ -186,7 +186,7 @@ def _starts_from_constants(call: ast.Call) -> bool:
 
 
 def draws_by_keras(module: Module, call: ast.Call) -> bool:
-    """Whether Keras draws for a call, and nothing in it says from what: it takes a seed from Python's generator then."""
+    """Whether Keras draws for a call that names no generator: it then takes a seed from Python's generator."""
     owner = module.dotted(call.func).rpartition(".")[0]
     is_of_keras = owner.removeprefix("tensorflow.") in ("keras.random", "keras.layers")
     is_initialized = any(one.arg == "kernel_initializer" for one in call.keywords)
@@ -194,7 +194,7 @@ def draws_by_keras(module: Module, call: ast.Call) -> bool:
 
 
 def _drawn_by_method(module: Module, call: ast.Call, method: str) -> str | None:
-    """The global generator that a method of an object draws from, where its name says what the object is."""
+    """Return the global generator that an object's method draws from, where its name reveals what the object is."""
     imported = module.packages
     if method in _DRAWS_IN_PLACE and "torch" in imported:
         return "torch"
@@ -205,7 +205,7 @@ def _drawn_by_method(module: Module, call: ast.Call, method: str) -> str | None:
 
 
 def _is_buffer_size(node: ast.expr) -> bool:
-    """Whether an argument is the size of a buffer, as only the pipelines of TensorFlow take it, and no list to be shuffled."""
+    """Whether an argument is a buffer size, which only TensorFlow pipelines take, rather than a list to be shuffled."""
     if isinstance(node, ast.Constant):
         return isinstance(node.value, int)
     if isinstance(node, ast.Call):
@@ -214,7 +214,7 @@ def _is_buffer_size(node: ast.expr) -> bool:
 
 
 def becomes_seed(module: Module, node: ast.AST) -> bool:
-    """Whether a value goes straight into a call, or gets a name, that is called a seed."""
+    """Whether a value goes straight into a call, or is assigned to a name, that is called a seed."""
     at: ast.AST | None = node
     while at is not None and not isinstance(at, ast.stmt):
         if isinstance(at, ast.Call) and ("seed" in last_part(at.func).lower() or last_part(at.func) == "Rngs"):
@@ -225,7 +225,7 @@ def becomes_seed(module: Module, node: ast.AST) -> bool:
 
 
 def is_set_to(call: ast.Call, name: str, value: object) -> bool:
-    """Whether a call has an argument by this name that is written as this value."""
+    """Whether a call has an argument with this name and this literal value."""
     return any(
         one.arg == name and isinstance(one.value, ast.Constant) and one.value.value is value for one in call.keywords
     )
@@ -243,7 +243,7 @@ class Execution:
         self._count = 0
 
     def events(self) -> list[Event]:
-        """Draws and seedings in the order in which they run."""
+        """Return draws and seedings in execution order."""
         return list(self._block(self._module.tree.body))
 
     def _block(self, statements: list[ast.stmt]) -> Iterator[Event]:
@@ -264,7 +264,7 @@ class Execution:
             return
         if isinstance(node, ast.With) and any("fork_rng" in ast.unparse(one.context_expr) for one in node.items):
             within = list(self._block(node.body))
-            # A seed holds to the end of the block alone.
+            # A seed applies only until the end of the block.
             if not any(event.is_seed for event in within):
                 yield from within
             return
@@ -276,7 +276,7 @@ class Execution:
             yield from self._node(call.func.value)
         for argument in given_to(call):
             yield from self._node(argument)
-            # What is handed over is called there.
+            # A function handed over is called there.
             if isinstance(argument, ast.Name) and argument.id in self._functions:
                 yield from self._into(self._functions[argument.id])
         self._count += 1
@@ -287,7 +287,7 @@ class Execution:
             and (isinstance(call.func, ast.Name) or self._is_own_method(call.func))
         ):
             yield from self._into(self._functions[last])
-            # What a program calls `seed_everything` and the like seeds by the calls in it; what they leave out is not seeded.
+            # A `seed_everything` that the program defines seeds by the calls in it; what they omit is not seeded.
             return
         seeded = seeded_libraries(self._module, call)
         if seeded:
@@ -309,7 +309,7 @@ class Execution:
             yield from self._called_object(call)
 
     def _called_object(self, call: ast.Call) -> Iterator[Event]:
-        """What a model's forward, or the items of a dataset that a loader is made of, draw."""
+        """Yield what the items of a dataset draw when a loader is made from it."""
         if self._module.dotted(call.func) != "torch.utils.data.DataLoader":
             return
         for kind in self._classes.values():
@@ -318,7 +318,7 @@ class Execution:
                     yield from self._into(part)
 
     def _is_own_method(self, node: ast.expr) -> bool:
-        """Whether the file has one method of that name, and no library is called."""
+        """Whether the file may define the called method, because no imported library is called."""
         return isinstance(node, ast.Attribute) and self._module.dotted(node).partition(".")[0] not in (
             value.partition(".")[0] for value in self._module.imports.values()
         )
@@ -339,7 +339,7 @@ class Execution:
 
 
 def is_number(module: Module, node: ast.expr) -> bool:
-    """Whether what is hashed is numbers, by how it is written or annotated: their hashes are the same in each run."""
+    """Whether what is hashed is numbers, judging by its form or annotation: their hashes are the same in each run."""
     if gives_numbers(node) or (isinstance(node, ast.Call) and last_part(node.func) == "tolist"):
         return True
     if isinstance(node, ast.Call) and last_part(node.func) in ("tuple", "list") and node.args:

@@ -19,18 +19,18 @@ _FILE = Path(__file__).with_name("data") / "rules.toml"
 
 
 class Severity(StrEnum):
-    """What `check` would say of two runs."""
+    """What `check` would say about two runs."""
 
     DIFFERS = "differs"
     MAY_DIFFER = "may differ"
     ON_RESUME = "costs reproducibility on resume"
     REPEATS = "repeats numbers"
-    """Runs are the same, and so are numbers that should be others."""
+    """Runs are the same, but numbers that should be different are the same, too."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule, with a program that breaks it and one that keeps it."""
+    """A rule, with a program that breaks it and one that follows it."""
 
     identifier: str
     title: str
@@ -41,12 +41,12 @@ class Rule:
     device: str | None = None
     """The device for which the programs are shown; None if it does not matter."""
     settings: tuple[str, ...] = ()
-    """Settings of frameworks that it is about, by their names in the database of settings."""
+    """The framework settings that it covers, by their names in the settings database."""
 
 
 @cache
 def rules() -> dict[str, Rule]:
-    """Every rule by its identifier. What a cause is called is read from where `check` has it."""
+    """Return every rule by its identifier. The texts of a cause come from where `check` has them."""
     known = causes()
     with _FILE.open("rb") as file:
         entries = tomllib.load(file)
@@ -64,7 +64,7 @@ def rules() -> dict[str, Rule]:
 
 @dataclass(frozen=True)
 class Fix:
-    """Replacements of pieces of a file, by line and column as the syntax tree has them."""
+    """Replacements in a file, by line and column as in the syntax tree."""
 
     title: str
     edits: tuple[tuple[int, int, int, int, str], ...]
@@ -73,7 +73,7 @@ class Fix:
 
 @dataclass(frozen=True)
 class Finding:
-    """A line at which a rule fires."""
+    """A line where a rule fires."""
 
     rule: str
     severity: Severity
@@ -95,31 +95,31 @@ class Text:
     program: Program
     device: str | None = None
     versions: tuple[tuple[str, str], ...] = ()
-    """Of frameworks whose ops are looked up; of others it is the installed one."""
+    """Versions of frameworks whose ops are looked up; the default is the installed version."""
 
     def finding(
         self, rule: str, severity: Severity, message: str, node: ast.expr | ast.stmt, fix: Fix | None = None
     ) -> Finding:
-        """What a rule says of a node."""
+        """Return what a rule says about a node."""
         lines = self.module.lines
         number, offset = node.lineno, node.col_offset
         name = node.func if isinstance(node, ast.Call) else None
         if isinstance(name, ast.Attribute) and (name.end_lineno or number) > number:
-            # A chain of calls over several lines begins elsewhere.
+            # A chain of calls over several lines begins on an earlier line.
             number, offset = name.end_lineno or number, (name.end_col_offset or 0) - len(name.attr.encode())
         line = lines[number - 1] if number <= len(lines) else ""
-        # The columns of the syntax tree count bytes.
+        # Columns in the syntax tree count bytes.
         column = len(line.encode()[:offset].decode(errors="replace")) + 1
         return Finding(rule, severity, message, self.module.file, number, column, line.strip(), None, fix)
 
     @cached_property
     def calls(self) -> frozenset[str]:
-        """The last parts of the names of all that is called."""
+        """The last parts of the names of all called functions."""
         return frozenset(last_part(node.func) for node in self.module.nodes if isinstance(node, ast.Call))
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """What all dotted names in the file stand for."""
+        """What all dotted names in the file refer to."""
         return frozenset(
             self.module.dotted(node) for node in self.module.nodes if isinstance(node, ast.Name | ast.Attribute)
         )
@@ -132,7 +132,7 @@ class Text:
         )
 
     def is_written_in_class(self, target: ast.Attribute) -> bool:
-        """Whether anything in the class, or in the file by a walk over parameters, gives an attribute values."""
+        """Whether the class, or a loop over parameters in the file, gives an attribute values."""
         owner: ast.AST | None = target
         while owner is not None and not isinstance(owner, ast.ClassDef):
             owner = self.module.parents.get(owner)
@@ -181,31 +181,31 @@ def around(node: ast.expr, before: str, after: str, title: str) -> Fix:
     return Fix(title, edits)
 
 
-# The page of a rule or a cause: for `determinism lint --explain`, for SARIF, and for the documentation, which has one for each.
+# The page of a rule or a cause: for `determinism lint --explain`, for SARIF, and for the documentation, which has a page for each.
 
 _INTERNAL = frozenset({"unparsable", "unused-ignore"})
-"""Rules that are about the text and not about runs."""
+"""Rules about the text, and not about runs."""
 
 
 def explained() -> tuple[str, ...]:
-    """The identifiers of all rules, and of the causes that only `check` can see."""
+    """Return the identifiers of all rules, and of the causes that only `check` can see."""
     return tuple(dict.fromkeys([*rules(), *causes()]))
 
 
 def explanation(identifier: str, *, causes_page: str | None = None) -> str:
-    """What a rule or a cause is about, with a program that has it and one that does not, as Markdown.
+    """Explain a rule or a cause in Markdown, with a program that has it and one that does not.
 
     Args:
-        identifier: Of the rule, which is that of the cause that `check` names.
+        identifier: The rule, or the cause that `check` names.
         causes_page: Where the page of causes is, for a link.
 
     Raises:
-        UsageError: There is neither a rule nor a cause of that name.
+        UsageError: There is neither a rule nor a cause with that name.
     """
     rule, cause = rules().get(identifier), causes().get(identifier)
     if rule is None and cause is None:
         near = difflib.get_close_matches(identifier, explained(), n=1)
-        hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(explained())}."
+        hint = f"Did you mean {near[0]}?" if near else f"The rules and causes are: {', '.join(explained())}."
         raise UsageError("lint-rule-unknown", f"There is no rule {identifier}, so nothing was read. {hint}")
     entry = cause or rule
     assert entry is not None
@@ -225,7 +225,7 @@ def _lowered(text: str) -> str:
 
 
 def _of_cause(cause: CauseEntry) -> list[str]:
-    """What removes a cause without a change of its line, and what else that changes."""
+    """Return what removes a cause without changing its line, and what else that changes."""
     parts = []
     if cause.code is not None:
         parts.append(f"At the start of the program:\n\n```python\n{cause.code}\n```")

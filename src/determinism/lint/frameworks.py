@@ -1,4 +1,4 @@
-"""Rules on frameworks: settings that allow variation, stages and calls that timing orders, and with `--device` ops that vary or refuse there."""
+"""Rules on frameworks: settings that allow variation, stages and calls ordered by timing, and with `--device`, ops that vary or raise there."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 _ROOTS = ("torch.", "tensorflow.", "jax.")
 _NO_OPS = ("torch.utils.data.",)
-"""What is known of these is about the order of data, which no device decides."""
+"""Entries of the database on these concern the order of data, which no device decides."""
 _METHODS = ("scatter", "index_", "put_", "masked_scatter", "histc", "bincount", "cumsum")
-"""Beginnings of methods that only tensors have, and that may vary."""
+"""Prefixes of methods that only tensors have, and that may vary."""
 _INDEXING = "torch.Tensor.__getitem__"
 _WRITING = "torch.Tensor.__setitem__"
 _PARAMETER = ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
 _INTEGERS = ("long", "int", "argmax", "argmin", "argsort", "nonzero")
-"""Methods of tensors whose results are used as indexes."""
+"""Tensor methods whose results are used as indexes."""
 _SCATTERS = ("add", "multiply", "mul")
 _WORDS = frozenset({"nondeterministic", "raises"})
 _ARGUMENT = re.compile(r"\b(\w+)=('\w+'|True|False)")
@@ -33,12 +33,12 @@ _READ_FROM_CALL = ("weights are given", "src is a tensor", "under torch.compile"
 _FIRST_OPTION = 2
 """Options are not among the first arguments of an op, which are its tensors."""
 
-# Settings: which let runs or machines compute differently is a fact of the settings' database, and a rule names them.
+# Settings: the settings' database knows which let runs or machines compute differently, and a rule names them.
 
 
 @cache
 def _settings() -> dict[str, tuple[str, str]]:
-    """By the name of a setting its rule, and what the database says of it."""
+    """Return, by the name of a setting, its rule and its effect according to the database."""
     from determinism.knowledge.settings import effects_of
 
     effects = {name: effect for group in ("torch", "tensorflow") for name, effect in effects_of(group).items()}
@@ -46,7 +46,7 @@ def _settings() -> dict[str, tuple[str, str]]:
 
 
 def of_settings(text: Text) -> Iterator[Finding]:
-    """Settings of frameworks that let runs, or machines, compute differently."""
+    """Yield framework settings that let runs or machines compute differently."""
     if not text.uses_frameworks():
         return
     settings = _settings()
@@ -63,16 +63,16 @@ def of_settings(text: Text) -> Iterator[Finding]:
 
 
 def _allows(value: ast.expr) -> bool:
-    """Whether a setting is turned on, or set to less than the highest precision."""
+    """Whether a setting is turned on, or set below the highest precision."""
     return isinstance(value, ast.Constant) and (value.value is True or value.value in ("high", "medium", "tf32"))
 
 
-# Ops, by what is known of them.
+# Ops, by what is known about them.
 
 
 @cache
 def _statuses(name: str, device: str, version: str | None) -> tuple[tuple[str | None, frozenset[str]], ...]:
-    """What is known of an op on a device: under which conditions it varies there, or is refused by deterministic mode."""
+    """Return the conditions under which an op varies on a device, or is refused by deterministic mode."""
     from determinism.knowledge.query import status
 
     root = name.partition(".")[0]
@@ -92,13 +92,13 @@ def _statuses(name: str, device: str, version: str | None) -> tuple[tuple[str | 
 
 
 def _name_condition(op: Op, name: str) -> str | None:
-    """The argument that makes a function the op, where it is listed for it as `torch.nn.functional.pad(mode='reflect')`."""
+    """Return the argument that makes a function the op, where the op is listed as `torch.nn.functional.pad(mode='reflect')`."""
     listed = [other for other in op.names if other.startswith(f"{name}(")]
     return listed[0].removeprefix(name).strip("()") if listed and name not in (op.name, *op.names) else None
 
 
 def of_ops(text: Text) -> Iterator[Finding]:
-    """Ops that are known to vary, or to refuse deterministic mode, on the device and in the version that were named."""
+    """Yield ops known to vary, or to refuse deterministic mode, on the named device and in the named version."""
     if text.device is None:
         return
     for node in text.module.nodes:
@@ -126,7 +126,7 @@ def of_ops(text: Text) -> Iterator[Finding]:
 
 
 def _scattered(text: Text, call: ast.Call) -> str | None:
-    """What `x.at[index].add(y)` and the like of JAX does, as a subject of a sentence; None if the call is none."""
+    """Return a JAX `x.at[index].add(y)` or the like as the subject of a sentence; None if the call is not one."""
     method = call.func
     place = method.value if isinstance(method, ast.Attribute) else None
     is_at = isinstance(place, ast.Subscript) and isinstance(place.value, ast.Attribute) and place.value.attr == "at"
@@ -136,18 +136,18 @@ def _scattered(text: Text, call: ast.Call) -> str | None:
 
 
 def _of_written_elements(text: Text, device: str) -> Iterator[Finding]:
-    """Elements that are written by an index of which several may be the same; the one that stays is then the last writer's."""
+    """Yield writes through an index that may contain duplicates; the value that remains is then the last writer's."""
     for node in text.module.nodes:
         if not isinstance(node, ast.Assign) or isinstance(node.value, ast.Constant | ast.UnaryOp):
             continue
         for target in node.targets:
             if isinstance(target, ast.Subscript) and _holds_positions(text, target.slice):
-                subject = f"Writing to {ast.unparse(target.value)} by an index that may contain an element twice"
+                subject = f"Writing to {ast.unparse(target.value)} with an index that may contain duplicates"
                 yield from _of_op(text, device, _WRITING, subject, target)
 
 
 def _holds_positions(text: Text, index: ast.expr, depth: int = 0) -> bool:
-    """Whether an index is seen to be computed as numbers of elements, and not as a mask or a permutation."""
+    """Whether the text shows that an index holds positions of elements, rather than a mask or a permutation."""
     if isinstance(index, ast.BinOp) and not isinstance(index.op, ast.BitAnd | ast.BitOr | ast.BitXor):
         return _holds_positions(text, index.left, depth) or _holds_positions(text, index.right, depth)
     if isinstance(index, ast.Call) and isinstance(index.func, ast.Attribute):
@@ -163,7 +163,7 @@ def _holds_positions(text: Text, index: ast.expr, depth: int = 0) -> bool:
 
 
 def _of_op(text: Text, device: str, name: str, subject: str, node: ast.expr) -> Iterator[Finding]:
-    """What is known of one op at the place that uses it; the subject of the sentence may describe it."""
+    """Yield what is known about one op at its use; the subject of the sentence may describe it."""
     version = dict(text.versions).get(name.partition(".")[0])
     known = [
         (condition, verdicts)
@@ -185,12 +185,12 @@ def _of_op(text: Text, device: str, name: str, subject: str, node: ast.expr) -> 
 
 
 def _is_in_call(condition: str) -> bool:
-    """Whether a condition is about an argument alone, so that the call shows whether it holds."""
+    """Whether a condition concerns only an argument, so that the call shows whether it holds."""
     return bool(_ARGUMENT.search(condition)) or condition in _READ_FROM_CALL
 
 
 def _may_hold(text: Text, call: ast.Call, condition: str) -> bool:
-    """Whether the call, or the file around it, leaves it open that a condition holds under which an op varies."""
+    """Whether a condition under which an op varies may hold, judging by the call and its file."""
     given = {one.arg: one.value for one in call.keywords}
     values = dict(_ARGUMENT.findall(condition))
     if values and None not in given:
@@ -204,23 +204,23 @@ def _may_hold(text: Text, call: ast.Call, condition: str) -> bool:
     if condition == "under torch.compile":
         return "torch.compile" in text.names
     if "four dimensions" in condition:
-        # Scores of classes for each sample come from a linear layer; those for each pixel from convolutions alone.
+        # Class scores per sample come from a linear layer; scores per pixel come from convolutions alone.
         return bool(text.calls & {"Conv2d", "ConvTranspose2d"}) and not text.calls & {"Linear", "LazyLinear", "flatten"}
     return True
 
 
 def _is_given(value: ast.expr | None, positional: Sequence[ast.expr], name: str, wanted: str) -> bool:
-    """Whether an argument may have a value; one that is left out has its default, which is False or another than the wanted one."""
+    """Whether an argument may have a value; if omitted, it has its default, which is False or differs from the wanted value."""
     if value is None:
         constants = [one.value for one in positional if isinstance(one, ast.Constant)]
-        # A value that is not written as a keyword may be any of those that are.
+        # A positional value that is not a literal may be any of the wanted ones.
         is_open = any(not isinstance(one, ast.Constant) for one in positional[_FIRST_OPTION:])
         return wanted == "False" or is_open or any(str(one) == wanted.strip("'") for one in constants)
     return not isinstance(value, ast.Constant) or str(value.value) == wanted.strip("'")
 
 
 def _parameters_made(text: Text) -> Iterator[ast.expr]:
-    """The names and attributes that are assigned a parameter of PyTorch, which gets a gradient."""
+    """Yield the names and attributes that are assigned a PyTorch parameter, which gets a gradient."""
     for node in text.module.nodes:
         targets = (
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
@@ -232,7 +232,7 @@ def _parameters_made(text: Text) -> Iterator[ast.expr]:
 
 
 def _is_tensor(text: Text, index: ast.expr) -> bool:
-    """Whether an index is seen to be a tensor: by its annotation, as an argument of `forward`, or by what it was assigned."""
+    """Whether the text shows an index to be a tensor: by annotation, as an argument of `forward`, or by assignment."""
     if isinstance(index, ast.Tuple):
         return any(_is_tensor(text, one) for one in index.elts)
     if isinstance(index, ast.Call):
@@ -251,13 +251,13 @@ def _is_tensor(text: Text, index: ast.expr) -> bool:
     return scope.name == "forward" and index.id in [one.arg for one in arguments]
 
 
-# What timing, or a generator that is not put back, decides.
+# Results decided by timing, or by a generator that is not restored.
 
 _SAFE = ("1", "None")
 
 
 def of_calls(text: Text) -> Iterator[Finding]:
-    """Receives from whichever process sends first, recomputation with other numbers, and parallel stages that draw."""
+    """Yield receives without a source, recomputation with other random numbers, and parallel stages that draw."""
     for node in text.module.nodes:
         if isinstance(node, ast.Call):
             yield from _of_call(text, node)
@@ -277,7 +277,7 @@ def _of_call(text: Text, node: ast.Call) -> Iterator[Finding]:
             message = f"{name} without a source takes whatever arrives first, which differs from run to run."
             yield text.finding("arrival-order", Severity.MAY_DIFFER, message, node)
     elif last_part(node.func) == "checkpoint" and _is_constant(keywords.get("preserve_rng_state"), False):
-        # Numbers of a seeded generator are other ones than in the forward pass, and the same in each run.
+        # Draws from a seeded generator differ from those in the forward pass, but are the same in each run.
         if _seeds_for_good(text):
             return
         message = "The backward pass runs this again with different random numbers, such as those of dropout."
@@ -292,7 +292,7 @@ def _of_call(text: Text, node: ast.Call) -> Iterator[Finding]:
 
 
 def _seeds_for_good(text: Text) -> bool:
-    """Whether PyTorch is seeded other than within a block that puts its generator back."""
+    """Whether PyTorch is seeded outside any block that restores its generator."""
     for node in text.module.nodes:
         if isinstance(node, ast.Call) and "torch" in seeded_libraries(text.module, node):
             at: ast.AST | None = node
@@ -304,7 +304,7 @@ def _seeds_for_good(text: Text) -> bool:
 
 
 def _draws(text: Text, function: ast.expr) -> bool:
-    """Whether a function of the file draws from a global generator."""
+    """Whether a function of the file draws from TensorFlow's global generator."""
     bodies: list[Scope] = [function] if isinstance(function, ast.Lambda) else []
     if isinstance(function, ast.Name | ast.Attribute):
         bodies += [one for _, one in text.program.functions.get(last_part(function), ())]
@@ -324,7 +324,7 @@ def _is_constant(node: Any, value: object) -> bool:
 
 
 def findings(text: Text) -> Iterator[Finding]:
-    """All of these rules."""
+    """Yield the findings of all of these rules."""
     yield from of_settings(text)
     yield from of_ops(text)
     yield from of_calls(text)

@@ -1,4 +1,4 @@
-"""Rules on what is kept: memory that is read before it is written, and checkpoints that lack what a resumed run needs."""
+"""Rules on stored state: memory that is read before it is written, and checkpoints that lack what a resumed run needs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from determinism.lint.findings import Finding, Severity, Text
 _EMPTY = frozenset({"torch.empty", "torch.empty_like", "numpy.empty", "numpy.empty_like"})
 _ARITHMETIC = (ast.BinOp, ast.Compare)
 _GIVES_VALUES = frozenset({"load_state_dict", "from_pretrained", "load_model", "copy_", "buffers"})
-"""Calls by which buffers may get values that no line of their module gives them."""
+"""Calls that may give buffers values that no line of their module assigns."""
 _READS = frozenset({"sum", "mean", "abs", "max", "min", "matmul", "exp", "norm"})
 
 
 def of_fresh_memory(text: Text) -> Iterator[Finding]:
-    """Memory that is allocated without values and read as it is."""
+    """Yield memory that is allocated without values and read without being filled."""
     for node in text.module.nodes:
         if not isinstance(node, ast.Call) or text.module.dotted(node.func) not in _EMPTY:
             continue
@@ -35,14 +35,14 @@ def of_fresh_memory(text: Text) -> Iterator[Finding]:
 
 
 def _is_buffer(text: Text, node: ast.Call) -> bool:
-    """Whether memory becomes a buffer of a module of a whole program that nothing in it writes or loads."""
+    """Whether memory becomes a module's buffer, in a complete program that never writes or loads it."""
     call = text.module.parents.get(node)
     if not (isinstance(call, ast.Call) and last_part(call.func) == "register_buffer" and len(call.args) > 1):
         return False
     name = call.args[0]
     if call.args[1] is not node or not isinstance(name, ast.Constant) or not isinstance(name.value, str):
         return False
-    # Buffers of libraries, and those of a model that is loaded, get their values elsewhere.
+    # Buffers of libraries, and those of a loaded model, get their values elsewhere.
     if not is_program(text.module) or text.calls & _GIVES_VALUES:
         return False
     attribute = ast.copy_location(ast.Attribute(ast.Name("self", ast.Load()), name.value, ast.Store()), call)
@@ -59,7 +59,7 @@ def _is_read(text: Text, node: ast.Call) -> bool:
         return parent.attr in _READS
     holder: ast.AST | None = parent
     if isinstance(parent, ast.Call) and last_part(parent.func) == "Parameter":
-        # What is not trained is loaded.
+        # A parameter that is not trained is loaded.
         if any(
             one.arg == "requires_grad" and isinstance(one.value, ast.Constant) and not one.value.value
             for one in parent.keywords
@@ -87,7 +87,7 @@ def _is_read(text: Text, node: ast.Call) -> bool:
 
 
 def _is_name_read(text: Text, statement: ast.Assign, name: str) -> bool:
-    """Whether the first use after the allocation reads: arithmetic, or a sum in place."""
+    """Whether the first use after the allocation is a read: arithmetic, or an in-place addition."""
     scope = text.module.scope_of(statement)
     later = sorted(
         (one for one in ast.walk(scope) if isinstance(one, ast.Name) and one.id == name and one.lineno > (statement.end_lineno or 0)),
@@ -110,7 +110,7 @@ def _is_name_read(text: Text, statement: ast.Assign, name: str) -> bool:
 
 
 def _is_written_in_part(text: Text, statement: ast.Assign, target: ast.Subscript) -> bool:
-    """Whether rows are written up to a length of their own, which leaves the rest as it was; and that is all that is written."""
+    """Whether the only writes are rows of varying length, which leave the rest of the memory as it was."""
     if target not in statement.targets or not isinstance(target.slice, ast.Tuple):
         return False
     # Written as `x[row, : len(words)] = words` in a loop.
@@ -129,14 +129,14 @@ def _is_written_in_part(text: Text, statement: ast.Assign, target: ast.Subscript
 
 
 _STATES = {"optimizer": "optim.", "scheduler": "lr_scheduler.", "scaler": "GradScaler"}
-"""Parts of a checkpoint that a program has if it makes one of these."""
+"""Parts of a checkpoint that a program has if it creates one of these."""
 _GENERATORS = ("get_rng_state", "get_rng_state_all", "getstate", "get_state", "capture", "rng", "generator", "seeds")
 _POSITION = ("loader", "sampler", "batch", "position", "step", "iter", "index", "seen")
 _PROGRESS = ("epoch", "step", "iteration", "global_step", "iter", "start_epoch", "n_iter")
 
 
 def of_checkpoints(text: Text) -> Iterator[Finding]:
-    """A checkpoint from which the file goes on training, and which lacks state that training changes."""
+    """Yield checkpoints that the file resumes training from, and that lack state that training changes."""
     calls = [node for node in text.module.nodes if isinstance(node, ast.Call)]
     names = {text.module.dotted(call.func) for call in calls}
     loads = any(last_part(call.func) == "load_state_dict" for call in calls) and "torch.load" in names
@@ -158,7 +158,7 @@ def of_checkpoints(text: Text) -> Iterator[Finding]:
 
 
 def _parts_made(text: Text, calls: Sequence[ast.Call]) -> dict[str, set[str]]:
-    """Parts of a checkpoint of which the program has one, with the names of the variables that hold them."""
+    """Return the parts of a checkpoint that the program has, with the names of the variables that hold them."""
     named = [(call, text.module.dotted(call.func).replace("optim.lr_scheduler", "lr_scheduler")) for call in calls]
     changes_rates = any("lr_scheduler." in name for _, name in named)
     made: dict[str, set[str]] = {}
@@ -170,9 +170,9 @@ def _parts_made(text: Text, calls: Sequence[ast.Call]) -> dict[str, set[str]]:
 
 
 def _lacking(text: Text, call: ast.Call, content: ast.expr, made: Mapping[str, set[str]]) -> list[str]:
-    """What is not in a checkpoint that training goes on from; nothing if training does not."""
+    """Return what is missing from a checkpoint that training resumes from; nothing if training does not resume."""
     written = ast.unparse(content).lower()
-    # The seeds of this project hold the epoch too.
+    # The seeds of this project include the epoch.
     has_seeds = "seeds.state_dict" in written and any(name.startswith("determinism.") for name in text.names)
     keys = {*re.findall(r"'(\w+)'", written), *(one.arg or "" for one in _keywords(content))}
     holds_progress = has_seeds or any(
@@ -183,7 +183,7 @@ def _lacking(text: Text, call: ast.Call, content: ast.expr, made: Mapping[str, s
         return []
     states = [one for one in _calls_in(content) if last_part(one.func) == "state_dict"]
     if all("optim" in ast.unparse(one.func).lower() for one in states):
-        # One part of a checkpoint, whose others are in files of their own.
+        # One part of a checkpoint; the other parts are in separate files.
         return []
     saved = {last_part(one) for one in ast.walk(content) if isinstance(one, ast.Name | ast.Attribute)}
     missing = [part for part, held in made.items() if part[:5] not in written and not saved & held]
@@ -197,7 +197,7 @@ def _lacking(text: Text, call: ast.Call, content: ast.expr, made: Mapping[str, s
 
 
 def _is_taken_up(text: Text, call: ast.Call) -> bool:
-    """Whether the file loads what it saves here: from a place that is written in the same way."""
+    """Whether the file loads what it saves here: the paths are written the same way."""
     place = [one for one in call.args[1:2] if isinstance(one, ast.Constant | ast.Name | ast.Attribute)]
     wanted = {ast.unparse(one) for one in place}
     return any(
@@ -209,7 +209,7 @@ def _is_taken_up(text: Text, call: ast.Call) -> bool:
 
 
 def _holder(text: Text, call: ast.Call) -> str:
-    """The name of the variable or attribute that keeps what a call makes; empty if none does."""
+    """Return the name of the variable or attribute that a call's result is assigned to; empty if there is none."""
     parent = text.module.parents.get(call)
     return last_part(parent.targets[0]) if isinstance(parent, ast.Assign) else ""
 
@@ -224,12 +224,12 @@ def _is_kept_in_memory(text: Text, call: ast.Call) -> bool:
 
 
 def _has_state(call: ast.Call, name: str) -> bool:
-    """Whether an optimizer keeps anything: plain gradient descent has no state, and rates that nothing changes."""
+    """Whether an optimizer keeps state: plain gradient descent has none."""
     return not name.endswith("optim.SGD") or any(one.arg in ("momentum", None) for one in call.keywords)
 
 
 def _is_within_epoch(text: Text, call: ast.Call) -> bool:
-    """Whether a checkpoint is saved between two batches of a loader, in a loop over its batches that is within one of epochs."""
+    """Whether a checkpoint is saved between two batches, in a loop over a loader's batches within a loop over epochs."""
     loops = []
     at: ast.AST | None = call
     while (at := text.module.parents.get(at) if at is not None else None) is not None:
@@ -248,7 +248,7 @@ def _calls_in(node: ast.AST) -> Iterator[ast.Call]:
 
 
 def _dictionary(text: Text, node: ast.expr) -> ast.expr | None:
-    """The dictionary that is saved, as far as it is written in one piece."""
+    """Return the dictionary that is saved, if it is written as one expression."""
     if isinstance(node, ast.Name):
         scope = text.module.scope_of(node)
         values = [one for one in text.module.bound(scope, node.id) if _is_dictionary(one)]
@@ -272,6 +272,6 @@ def _is_dictionary(node: ast.expr) -> bool:
 
 
 def findings(text: Text) -> Iterator[Finding]:
-    """All of these rules."""
+    """Yield the findings of all of these rules."""
     yield from of_fresh_memory(text)
     yield from of_checkpoints(text)

@@ -1,4 +1,4 @@
-"""Rules on values from outside: the clock where it decides, hashes, addresses, process numbers and random bytes as data."""
+"""Rules on values from outside: the clock where it decides, and hashes, addresses, process IDs and random bytes used as data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TRAINS = frozenset(
     {"backward", "step", "fit", "minimize", "train", "train_step", "sample", "zero_grad", "append", "forward", "normal"}
 )
 _STEPS = frozenset({"backward", "train_on_batch", "apply_gradients", "train_step", "minimize", "fit", "value_and_grad"})
-"""Calls that train, whatever else is called beside them."""
+"""Calls that train, whatever other calls are near them."""
 _ONLY_BOUNDS = frozenset({"max", "min", "int", "float", "round", "abs", "str", "len", "print"})
 _DISPLAYS = ("progress", "progbar", "bar", "log", "print", "display", "refresh", "render", "report")
 _MAKES_ARRAYS = frozenset({
@@ -23,17 +23,17 @@ _MAKES_ARRAYS = frozenset({
     "jax.numpy.asarray", "tensorflow.constant", "tensorflow.fill", "tensorflow.convert_to_tensor",
 })  # fmt: skip
 _RATES = frozenset({"lr", "learning_rate", "momentum", "weight_decay", "eps", "alpha", "gain", "std", "temperature"})
-"""Arguments that are computed with."""
+"""Arguments that enter the computation."""
 _CHOOSES_BYTES = frozenset({"randbelow", "choice", "randbits", "SystemRandom"})
 
 
 def _used_as_number(text: Text, node: ast.AST) -> bool:
-    """Whether a value is reduced to an index: taken modulo something, or to bits, directly or by its name."""
+    """Whether a value is reduced to an index: taken modulo a number or masked, directly or through its name."""
     at = node
     for _ in range(5):
         parent = text.module.parents[at]
         if isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Mod | ast.BitAnd):
-            # `"%s" % value` formats.
+            # `"%s" % value` is formatting.
             return parent.left is at
         is_converted = isinstance(parent, ast.Call) and last_part(parent.func) in ("int", "abs", "from_bytes")
         is_part = isinstance(parent, ast.Attribute) and parent.attr in ("int", "hex", "bytes", "node")
@@ -53,7 +53,7 @@ def _used_as_number(text: Text, node: ast.AST) -> bool:
 
 
 def of_hashes(text: Text) -> Iterator[Finding]:
-    """A salted hash, an address or a process number as data."""
+    """Yield salted hashes, addresses and process IDs used as data."""
     for node in text.module.nodes:
         if isinstance(node, ast.keyword) and node.arg == "key" and _is_key_by(node.value, "id"):
             message = "Objects are ordered by their addresses, which differ from run to run."
@@ -75,10 +75,10 @@ def of_hashes(text: Text) -> Iterator[Finding]:
                 severity = Severity.DIFFERS
                 if _becomes_text(text, node):
                     severity = Severity.MAY_DIFFER
-                    message = "hash() of a string is a different number in each run, and runs may differ by the text that it becomes part of."
+                    message = "hash() of a string is a different number in each run, and runs may differ by the text that contains it."
                 yield text.finding("hash-value", severity, message, node)
         elif source == "id":
-            message = "The number that is used is an address, which differs from run to run."
+            message = "The number used here is an address, which differs from run to run."
             yield text.finding("address-order", Severity.MAY_DIFFER, message, node)
         else:
             message = "The process ID differs in each run, and it is used as data."
@@ -93,7 +93,7 @@ _BOUNDS = frozenset({"min", "max", "range"})
 
 
 def of_machine(text: Text) -> Iterator[Finding]:
-    """Something that is chosen by how busy the machine is, or by how much memory is free."""
+    """Yield choices that depend on how busy the machine is, or on how much memory is free."""
     for node in text.module.nodes:
         if not isinstance(node, ast.Call) or text.module.dotted(node.func) not in _OF_MACHINE:
             continue
@@ -103,7 +103,7 @@ def of_machine(text: Text) -> Iterator[Finding]:
 
 
 def _is_chosen_by(text: Text, read: ast.Call) -> bool:
-    """Whether a number, or a way to go on, is chosen by a value, directly or by a name in the same function."""
+    """Whether a value decides a number or a branch, directly or through a name in the same function."""
     at: ast.AST = read
     while (parent := text.module.parents[at]) and not isinstance(parent, ast.stmt):
         at = parent
@@ -123,13 +123,13 @@ def _is_chosen_by(text: Text, read: ast.Call) -> bool:
         if isinstance(node, ast.Call) and last_part(node.func) in _BOUNDS and any(map(is_read, node.args)):
             kept = text.module.parents[node]
             shown = {ast.unparse(one) for one in (kept.targets if isinstance(kept, ast.Assign) else ())}
-            # The most that was ever in use is only shown.
+            # A maximum of what was in use is only displayed.
             return shown.isdisjoint(map(ast.unparse, node.args))
     return False
 
 
 def _becomes_text(text: Text, node: ast.AST) -> bool:
-    """Whether a number becomes part of a text, such as the name of a file, which need not matter."""
+    """Whether a number becomes part of a text, such as a file name, which need not matter."""
     at: ast.AST | None = node
     while at is not None and not isinstance(at, ast.stmt):
         if isinstance(at, ast.FormattedValue):
@@ -139,7 +139,7 @@ def _becomes_text(text: Text, node: ast.AST) -> bool:
 
 
 def _is_key_by(node: ast.expr, function: str) -> bool:
-    """Whether what elements are ordered by is one function of Python."""
+    """Whether the sort key of elements is a given builtin function."""
     if isinstance(node, ast.Lambda):
         return (
             isinstance(node.body, ast.Call)
@@ -150,7 +150,7 @@ def _is_key_by(node: ast.expr, function: str) -> bool:
 
 
 def of_random_bytes(text: Text) -> Iterator[Finding]:
-    """Random bytes of the operating system as data; identifiers of runs and names of files are not reported."""
+    """Yield random bytes of the operating system used as data; run identifiers and file names are not reported."""
     if not text.uses_frameworks():
         return
     for node in text.module.nodes:
@@ -170,7 +170,7 @@ def of_random_bytes(text: Text) -> Iterator[Finding]:
 
 
 def _is_delay(text: Text, node: ast.expr, *, is_named: bool = False) -> bool:
-    """Whether an expression only says how long to wait, directly or by the name that it gets."""
+    """Whether an expression only says how long to wait, directly or through the name it is assigned to."""
     at: ast.AST | None = node
     while at is not None and not isinstance(at, ast.stmt):
         if isinstance(at, ast.Call) and last_part(at.func) == "sleep":
@@ -205,7 +205,7 @@ def _is_computed_with(text: Text, node: ast.Call) -> bool:
 
 
 def of_clocks(text: Text) -> Iterator[Finding]:
-    """A clock that decides how much is computed, or whose time is computed with; one that only measures or logs is none."""
+    """Yield clocks that decide how much is computed, or whose time is used as a number; clocks that only measure or log are ignored."""
     if not text.uses_frameworks():
         return
     seen: set[int] = set()
@@ -220,11 +220,11 @@ def of_clocks(text: Text) -> Iterator[Finding]:
                 message = "The clock decides here, and the caller computes accordingly."
                 yield text.finding("clock", Severity.MAY_DIFFER, message, node.value)
         if isinstance(node, ast.Try) and (late := _taken_in_time(text, node)) is not None:
-            message = "Whether something is in the queue in time decides here what is computed."
+            message = "Whether an item reaches the queue in time decides here what is computed."
             yield text.finding("clock", Severity.MAY_DIFFER, message, late)
         if not isinstance(node, ast.If | ast.While):
             continue
-        # A time that is 0, or a list of times that is empty, only guards a division or a message.
+        # A check that a time is not 0, or that a list of times is not empty, only guards a division or a message.
         compared = [
             one
             for one in ast.walk(node.test)
@@ -239,7 +239,7 @@ def of_clocks(text: Text) -> Iterator[Finding]:
 
 
 def _taken_in_time(text: Text, node: ast.Try) -> ast.Call | None:
-    """A `get` of a queue with a time limit, in whose place something else is computed with when the time is over."""
+    """Return a `get` of a queue with a time limit, whose result is replaced by another value when the time is up."""
     late = [one for one in node.handlers if one.type is not None and text.module.dotted(one.type) == "queue.Empty"]
     for statement in node.body:
         if not (isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call) and late):
@@ -248,7 +248,7 @@ def _taken_in_time(text: Text, node: ast.Try) -> ast.Call | None:
         waits = last_part(call.func) == "get" and any(
             one.arg == "timeout" and not is_none(one.value) for one in call.keywords
         )
-        # None says that nothing came, for the loop to go on waiting.
+        # None means that nothing came, so the loop keeps waiting.
         instead = [one for handler in late for one in handler.body if isinstance(one, ast.Assign)]
         if waits and any(
             not is_none(one.value) and targets & {ast.unparse(target) for target in one.targets} for one in instead
@@ -258,7 +258,7 @@ def _taken_in_time(text: Text, node: ast.Try) -> ast.Call | None:
 
 
 def _clock_in(text: Text, node: ast.AST, depth: int) -> ast.Call | None:
-    """The read of a clock that an expression is computed from."""
+    """Return the read of a clock that an expression is computed from."""
     for part in ast.walk(node):
         if isinstance(part, ast.Call) and CALLS.get(text.module.dotted(part.func)) == "clock":
             return part
@@ -274,7 +274,7 @@ def _clock_in(text: Text, node: ast.AST, depth: int) -> ast.Call | None:
 
 
 def _is_of_display(text: Text, node: ast.AST) -> bool:
-    """Whether a function, or its class, is there to show how far something has come."""
+    """Whether the enclosing function or class exists to display progress."""
     at: ast.AST | None = node
     while at is not None:
         if isinstance(at, Function | ast.ClassDef) and any(word in at.name.lower() for word in _DISPLAYS):
@@ -284,7 +284,7 @@ def _is_of_display(text: Text, node: ast.AST) -> bool:
 
 
 def _is_of_time(value: ast.expr) -> bool:
-    """Whether a value is computed by arithmetic alone, so that a clock in it stays a time."""
+    """Whether a value is computed by arithmetic alone, so that a clock in it is still a time."""
     return not isinstance(value, ast.Call) or last_part(value.func) in (
         "time", "perf_counter", "monotonic", "now", "time_ns", "perf_counter_ns", "monotonic_ns", "min", "max", "float", "int", "total_seconds",
     )  # fmt: skip
@@ -304,7 +304,7 @@ def _decides(node: ast.If | ast.While) -> bool:
 
 
 def _goes_on_from_itself(node: ast.AST) -> bool:
-    """Whether a call makes the next value of what it is given: `state = update(state, batch)`."""
+    """Whether a call computes the next value of its argument: `state = update(state, batch)`."""
     if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)):
         return False
     if last_part(node.value.func) in _ONLY_BOUNDS:
@@ -315,13 +315,13 @@ def _goes_on_from_itself(node: ast.AST) -> bool:
 
 _ORDERS_OR_SHOWS = frozenset({"sorted", "set", "frozenset", "len", "print", "debug", "info", "warning"})
 _ASKED = {
-    "program-output": "The command asks for a random order or number, which is another one in each run.",
-    "query-result": "The query asks for random rows or numbers, which are others in each run, and no seed fixes them.",
+    "program-output": "The command requests a random order or number, which differs in each run.",
+    "query-result": "The query requests random rows or numbers, which differ in each run, and no seed fixes them.",
 }
 
 
 def of_answers(text: Text) -> Iterator[Finding]:
-    """What another program or a database is asked to draw at random."""
+    """Yield calls that ask another program or a database for something random."""
     if not text.uses_frameworks():
         return
     for node in text.module.nodes:
@@ -331,7 +331,7 @@ def of_answers(text: Text) -> Iterator[Finding]:
 
 
 def _goes_to(text: Text, node: ast.AST, names: frozenset[str]) -> bool:
-    """Whether an expression is given, within its statement, to a call by one of some names."""
+    """Whether an expression is passed, within its statement, to a call with one of some names."""
     while (parent := text.module.parents.get(node)) is not None and not isinstance(node, ast.stmt):
         if isinstance(parent, ast.Call) and node is not parent.func and last_part(parent.func) in names:
             return True
@@ -340,7 +340,7 @@ def _goes_to(text: Text, node: ast.AST, names: frozenset[str]) -> bool:
 
 
 def findings(text: Text) -> Iterator[Finding]:
-    """All of these rules."""
+    """Yield the findings of all of these rules."""
     yield from of_hashes(text)
     yield from of_random_bytes(text)
     yield from of_clocks(text)
