@@ -1,1 +1,1 @@
-"""From a divergence to what caused it, by evidence from further runs."""
+"""From a divergence to its cause, with evidence from further runs."""
