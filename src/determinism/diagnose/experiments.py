@@ -114,7 +114,7 @@ class Intervention:
 
     @property
     def in_order(self) -> tuple[FixedSource, ...]:
-        """The sources, by file and line."""
+        """The sources, sorted by file and line."""
         return tuple(sorted(self.sources, key=lambda source: (source.file, source.line, source.source)))
 
     @property
@@ -156,7 +156,7 @@ class Intervention:
 
     @property
     def ordered_changes(self) -> tuple[CodeChange, ...]:
-        """The changes, by file and line."""
+        """The changes, sorted by file and line."""
         return tuple(sorted(self.changes, key=lambda change: (change.file, change.changes[0].line)))
 
     @property

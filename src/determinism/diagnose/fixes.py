@@ -1,4 +1,4 @@
-"""The fixes for causes that were found: what to write, and whether runs with it were equal."""
+"""Fixes for the causes that were found: what to write, and whether runs with it were equal."""
 
 from __future__ import annotations
 

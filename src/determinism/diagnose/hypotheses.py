@@ -754,7 +754,7 @@ def _of_seed(seeding: Frame, origin: Found, divergence: Divergence) -> Hypothesi
     if made:
         held = frozenset(_held(one) for one in made)
         sites = dict.fromkeys([frame, seeding, *sites_of(divergence)])
-        evidence = f"{seeding.code} at {Path(seeding.file).name}:{seeding.line} seeds with it."
+        evidence = f"{seeding.code} at {Path(seeding.file).name}:{seeding.line} uses it as the seed."
         return Hypothesis("seed-varies", Intervention(sources=held), tuple(sites), (evidence,), made[0])
     for one in uses:
         if one.source == "hash" and code_fix(one) is not None:

@@ -92,7 +92,7 @@ _SCIKIT_LEARN = frozenset({
     "make_regression", "make_blobs", "make_moons", "make_circles", "SGDClassifier", "SGDRegressor",
 })  # fmt: skip
 _SCIPY = frozenset({"differential_evolution", "dual_annealing", "basinhopping", "rvs", "kmeans2"})
-"""Functions that draw from NumPy's global generator unless given `random_state`, or whatever the library calls it."""
+"""Functions that draw from NumPy's global generator unless given `random_state`, or the library's name for it."""
 SEEDS = {
     "numpy": ("numpy.random.seed",),
     "random": ("random.seed",),
@@ -171,7 +171,7 @@ def draws_from_numpy(module: Module, call: ast.Call) -> bool:
     return is_of_table and any(one.arg in ("frac", "n") for one in call.keywords)
 
 
-# All files of the program, and what an expression in one of them goes back to.
+# The program's files together, and what an expression in one of them goes back to.
 
 
 def recorded_lines(divergence: Divergence, traces: Sequence[Trace]) -> dict[str, set[tuple[int, str]]]:

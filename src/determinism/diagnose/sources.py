@@ -216,7 +216,7 @@ def differing_sources(first: Path, second: Path) -> list[Source]:
 
     Returns:
         Each source once per site; by process, then in the order of the first run's first difference. Sites that only
-        one run reached are left out: that follows from something else.
+        one run reached are left out: that is the consequence of another difference.
     """
     found: dict[Site, Source] = {}
     same: dict[Site, Source] = {}
@@ -243,7 +243,7 @@ def differing_sources(first: Path, second: Path) -> list[Source]:
 
 
 def _apart(values: Sequence[str | None]) -> int:
-    """Return in how many processes the values differ, given the first value of each; unknown values differ."""
+    """Return how many processes had their own values, given each one's first; unknown values count as different."""
     return len(values) if None in values else len(set(values))
 
 
@@ -251,7 +251,7 @@ def seeding_calls(folder: Path, library: str) -> list[tuple[SourceSite, int]]:
     """Return where a run seeded a library's generators, and how many records it had made before.
 
     Args:
-        folder: With the notes of the run.
+        folder: The notes of the run.
         library: Top-level name of its package.
     """
     found: dict[SourceSite, int] = {}

@@ -215,7 +215,7 @@ def _holder(text: Text, call: ast.Call) -> str:
 
 
 def _is_kept_in_memory(text: Text, call: ast.Call) -> bool:
-    """Whether what is saved is a copy within the run."""
+    """Whether the checkpoint is only kept in memory during the run."""
     target = call.args[1] if len(call.args) > 1 else None
     if not isinstance(target, ast.Name):
         return False
