@@ -1,4 +1,4 @@
-"""The smallest changes to a program's lines that remove a source of nondeterminism, where a program can make them."""
+"""The smallest changes to a program's lines that remove a source of nondeterminism, and what only the author can change."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def _may_come_before(source: Source, divergence: Divergence) -> bool:
 
 
 def _by_seeds(of_seeds: Sequence[Source], divergence: Divergence) -> Iterator[Hypothesis]:
-    """Yield, for each line that makes a seed, that the seed differs between runs."""
+    """Yield, for each line that makes a seed, the hypothesis that the seed differs between runs."""
     lines: dict[tuple[str, int], list[Source]] = {}
     for source in of_seeds:
         lines.setdefault((source.site.file, source.site.line), []).append(source)
@@ -424,7 +424,7 @@ def _leftover(divergence: Divergence, leftovers: Sequence[Leftover]) -> Iterator
 
 
 def _by_changed_files(divergence: Divergence, changed_files: Sequence[str]) -> Iterator[Hypothesis]:
-    """Yield that a run read, unseen, what an earlier one wrote: libraries such as HDF5's may open files in C."""
+    """Yield the hypothesis that a run read, unseen, what an earlier one wrote: libraries such as HDF5's may open files in C."""
     if changed_files and divergence.kind in _OUTSIDE and divergence.thread is None and divergence.stream is None:
         shown = ", ".join(changed_files[:_MOST_LEFTOVERS])
         more = len(changed_files) - _MOST_LEFTOVERS
@@ -461,7 +461,7 @@ def _opened(divergence: Divergence, leftovers: Sequence[Leftover]) -> tuple[Fram
 
 
 def _by_choices(divergence: Divergence, environment: Sequence[EnvironmentDifference]) -> Iterator[Hypothesis]:
-    """Yield that the runs noted different choices of kernels for the same work."""
+    """Yield the hypothesis that the runs chose different kernels for the same work, as they noted themselves."""
     chosen = [one for one in environment if one[0].startswith(CHOICE_OF_KERNEL)]
     if chosen:
         evidence = [
@@ -500,7 +500,7 @@ def _by_kind(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypo
 
 
 def _by_arrival(divergence: Divergence) -> Iterator[Hypothesis]:
-    """Yield that the value came from whichever process sent first, as the runs themselves show."""
+    """Yield the hypothesis that a value came from whichever process sent first, as the runs themselves show."""
     if divergence.received_at is not None:
         yield Hypothesis("arrival-order", Intervention.fix("arrivals"), _arrival_sites(divergence))
 
@@ -745,7 +745,7 @@ def _of_generator(divergence: Divergence, program: Program) -> list[Hypothesis]:
 
 
 def _of_seed(seeding: Frame, origin: Found, divergence: Divergence) -> Hypothesis:
-    """Say that a seed differs between runs: where it is made, if a constant can replace it there, or else where it is set."""
+    """Return the hypothesis that a seed differs between runs, at the line where it is made, if a constant can replace it there, or else where it is set."""
     frame = origin.frame
     uses = [
         source_of(call, FixedSource(origin.file, call.lineno, source), origin.code) for source, call in origin.beside

@@ -33,7 +33,7 @@ _READ_FROM_CALL = ("weights are given", "src is a tensor", "under torch.compile"
 _FIRST_OPTION = 2
 """Options are not among the first arguments of an op, which are its tensors."""
 
-# Settings: the settings' database knows which let runs or machines compute differently, and a rule names them.
+# Settings: the settings database knows which let runs or machines compute differently, and a rule names them.
 
 
 @cache

@@ -503,7 +503,7 @@ class _Keys:
         return used
 
     def _forget(self, statement: ast.stmt, used: dict[str, int]) -> None:
-        """Drop names that are assigned: their new values are unused."""
+        """Drop names that are assigned: their new values have not been used."""
         targets = [statement.target] if isinstance(statement, ast.For | ast.AsyncFor) else [statement]
         for name in (one for target in targets for one in ast.walk(target)):
             if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store):
