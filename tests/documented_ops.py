@@ -5,6 +5,7 @@ Names, conditions and verdicts are kept as codes; the sentences are PyTorch's an
 
 from __future__ import annotations
 
+import inspect
 import re
 from itertools import product
 from typing import NamedTuple
@@ -95,9 +96,10 @@ def _parsed(text: str, verdict: str) -> Documented:
 def entries_of(docstring: str) -> list[Documented]:
     """The entries of the lists of a docstring."""
     found = []
-    for paragraph in re.split(r"\n\n {4}(?=\S)", docstring):
+    # From Python 3.13 on the compiler has removed the indentation already.
+    for paragraph in re.split(r"\n\n(?=\S)", inspect.cleandoc(docstring)):
         head, _, items = paragraph.partition("\n\n")
         for mark, verdict in _HEADS.items():
             if mark in " ".join(head.split()):
-                found += [_parsed(_plain(item), verdict) for item in re.split(r"(?:^|\n) {8}\* ", items)[1:]]
+                found += [_parsed(_plain(item), verdict) for item in re.split(r"(?:^|\n) {4}\* ", items)[1:]]
     return found
