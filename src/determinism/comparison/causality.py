@@ -316,7 +316,7 @@ class Explained:
         return [_with_step(one, step) for one in way]
 
     def _raced(self, found: Found) -> Found | None:
-        """Return the divergence as a race if a value was only read at a different moment, or as reordered batches; else None."""
+        """Attribute the divergence to timing if a value was only read at a different moment, or batches were reordered; else None."""
         own = found.result
         if found.divergence.kind is not Kind.DATA or not found.received.pairs or own.stream not in SHARE_MEMORY:
             return None

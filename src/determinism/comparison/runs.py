@@ -143,8 +143,8 @@ def _nothing_recorded(traces: Sequence[Trace], level: str) -> str:
     window = max(int(process.description.get("from_step") or 0) for process in trace.processes)
     if window:
         return (
-            f"Run {number} ended before step {window:,}, from which its ops were to be recorded (--from-step). All steps in the "
-            "runs' ledgers are equal. Give an earlier step."
+            f"Run {number} ended before step {window:,}, from which its ops were to be recorded (--from-step). The steps in both "
+            "ledgers are equal. Give an earlier step."
         )
     if level == Level.OP:
         status = trace.manifest.get("exit_status")
