@@ -83,7 +83,7 @@ class Canonical:
         self.stacks = _match_stacks(first, second)
 
     def views(self, chunks: RunPair[Chunk]) -> RunPair[Array]:
-        """Return, per input entry of both runs, the number of the view through which it was read."""
+        """Return, for each input entry of both runs, the number of the view through which it was read."""
         inputs = (chunk.children["inputs"].columns["layout"] for chunk in chunks)
         return RunPair(*(numbers[own] for numbers, own in zip(self.layouts, inputs, strict=True)))
 
@@ -144,7 +144,7 @@ def _stack_texts(process: Named, *, files: set[str], lines: bool, code: bool) ->
 
 
 _COMPARED = ("step", "phase", "role", "thread", "op", "module", "stack", "arguments")
-"""Columns of numbers per record; `forward` is left out, as it is not part of what was computed."""
+"""Columns of numbers per record; `forward` is left out: its target shows in the stack, and it is not part of the computation."""
 
 
 @dataclass(frozen=True)
@@ -506,7 +506,7 @@ VALUE_SINKS = frozenset({Role.ESCAPE, Role.CHECKPOINT, Role.LOSS, Role.MODULE, R
 
 @dataclass(frozen=True)
 class Group:
-    """Consecutive records of both runs, paired. All arrays but the chunks have one entry per pair or leftover."""
+    """Consecutive records of both runs, paired. Arrays have one entry per pair or leftover unless noted."""
 
     first: Chunk
     second: Chunk

@@ -73,7 +73,7 @@ class FlowNode(NamedTuple):
     phase: str
     site: Frame | None
     differs: bool | None
-    """Whether its outputs differ between the runs; None where that is not known."""
+    """Whether its outputs differ between the runs; None where unknown."""
     outputs: tuple[FlowOutput, ...]
 
 

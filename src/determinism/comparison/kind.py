@@ -579,7 +579,7 @@ def _uses_of(process: ProcessTrace, chunk: Chunk, row: int) -> _Uses:
 
 
 def changes_in_place(one: Entry) -> bool:
-    """Whether an op writes into its first argument, and that came from outside."""
+    """Whether an op writes into its first argument, if that came from outside."""
     if OpSemantics.IN_PLACE not in one.op.semantics or not one.inputs or one.inputs[0].producer >= 0:
         return False
     return any(made.layout == one.inputs[0].layout for made in one.outputs)
@@ -633,7 +633,7 @@ class Threads:
 
 
 def yields_other_batch(received: Received, own: tuple[ProcessTrace, ProcessTrace], search: DigestSearch) -> bool:
-    """Whether a batch differs only because both runs yield the same batches in another order."""
+    """Whether a batch differs only because both runs yield the same batches in a different order."""
     return any(search.has_made(own[1], mine) and search.has_made(own[0], other) for mine, other in received.pairs)
 
 

@@ -39,7 +39,7 @@ _MOST_RECORDS = 1 << 18
 
 
 def paired_by_content(group: Group, canonical: Canonical) -> Pairing | None:
-    """Pair the records whose outputs differ again, where the same op at the same place gave these outputs elsewhere.
+    """Re-pair the records whose outputs differ, where the same op at the same place has these outputs elsewhere.
 
     A loop over a set does the same work in a different order: then each of its records has a partner with equal outputs,
     and only results that depend on the order differ. Records without such a partner pair by occurrence.

@@ -156,7 +156,7 @@ class RowDifference:
     sizes: tuple[int, int]
     """Two batch sizes in which an equal row got different results."""
     rows: int | None
-    """How many distinct rows did; None where rows went in and none came out."""
+    """How many distinct rows got different results; None where rows went in and none came out."""
     rows_compared: int | None
     is_training: bool
     """Whether the module that called the op was in training mode."""

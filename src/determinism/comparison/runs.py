@@ -315,7 +315,7 @@ def _with_hint(comparison: Comparison, traces: Sequence[Trace]) -> Comparison:
         and first.module is not None
         and may_be_dropout(first.op)
     )
-    # If a run was cut off or failed, its backward pass may have been still to come.
+    # If a run was cut off or failed, its backward pass may still have been ahead.
     is_cut = any(run.exit_status for run in comparison.runs) or any(map(cut_reasons, traces))
     if first is None or not is_dropout or is_cut or any(map(_computes_gradients, traces)):
         return comparison

@@ -152,7 +152,7 @@ class _Gap(NamedTuple):
 
 
 class ValueScan:
-    """Finds where the kept values of one process of two runs part, and how that grows."""
+    """Finds where the kept values of one process of two runs part, and how the difference grows."""
 
     def __init__(self, first: ProcessTrace, second: ProcessTrace, divergence: Divergence, most: int) -> None:
         """Take both processes.

@@ -53,7 +53,7 @@ class Factor:
     perturbed: str | None = None
     """How it is perturbed, as a phrase; None if it cannot be."""
     cause: str | None = None
-    """The cause that is confirmed if runs are equal with the factor fixed, as `causes.toml` names it; None if the op decides."""
+    """The cause that is confirmed if runs are equal with the factor fixed, as `causes.toml` names it; None if it depends on the op."""
     remedy: Remedy | None = None
     """None where the cause itself says what to do."""
     starters: tuple[Starter, ...] = ()

@@ -156,7 +156,7 @@ def _program_change(leftovers: Sequence[Leftover]) -> str | None:
     if changes == {FileChange.CREATED}:
         empty = ", or start each run in an empty folder" if _all_copied(leftovers) else ""
         return f"Delete {named} before each run{empty}: {reads} what the previous run left there"
-    return f"Have the program write somewhere other than {named}: {reads} {are}, and so gets what the previous run wrote"
+    return f"Have the program write somewhere other than {named}: {reads} {are}, and gets what the previous run wrote"
 
 
 _REMEDIES = {FileChange.CREATED: _removal, FileChange.OVERWRITTEN: _restoring, FileChange.UNSEEN: _repeating}
