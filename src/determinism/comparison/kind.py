@@ -121,7 +121,7 @@ def detail_of(root: Root, kind: Kind | None) -> str:
         if first.arguments == second.arguments:
             return f"The op read a different part of the same tensor: {_parts(first, second)}."
         if first.arguments.startswith(_PROGRAM) and second.arguments.startswith(_PROGRAM):
-            return "XLA compiled the function to a different program in each run: a constant within it differs, or the kernels that were chosen."
+            return "XLA compiled the function to a different program in each run: a constant in it differs, or the choice of kernels."
         return f"Arguments of run 1: {_cut(first.arguments)}. Arguments of run 2: {_cut(second.arguments)}."
     if kind is Kind.DATA and root.came_in:
         return "The value received from another process differs."
@@ -289,7 +289,7 @@ def describe(root: Root, first: ProcessTrace, second: ProcessTrace, level: Level
 
 _EXCHANGED = (
     "Every process gave the collective the same values in both runs, but its result differs: it sums in a different "
-    "order, or its result was read before it was complete (wait() of its work)."
+    "order, or its result was read before it was complete (call wait() on its work)."
 )
 
 

@@ -83,7 +83,7 @@ class Entry(NamedTuple):
 
     @property
     def shares(self) -> bool:
-        """Whether other processes may read what it wrote directly from memory."""
+        """Whether other processes may read its outputs directly from shared memory."""
         return any(
             made.layout is not None and made.layout.is_shared and not only_moves(self.op, made.layout)
             for made in self.outputs
