@@ -85,7 +85,7 @@ def test_a_framework_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
     finished = run(tmp_path, "doctor", environment={**ENVIRONMENT, "PYTHONPATH": f"{tmp_path}:{_own_path()}"})
 
     assert finished.status == 1
-    assert "tensorflow is installed and cannot be imported: ImportError: libcuda is missing" in finished.text
+    assert "tensorflow is installed but cannot be imported: ImportError: libcuda is missing" in finished.text
 
 
 def _own_path() -> str:

@@ -34,7 +34,7 @@ def test_no_more_runs_than_asked_for(tmp_path: Path) -> None:
         finished = check(tmp_path, *options, "--", *RACY, "0", "threads")
         assert len(finished.report["runs"]) == 2
         assert finished.report["extra_runs"] == {"count": 0, "racy": ["threads"]}
-        assert "and may differ another time" in finished.text
+        assert "and may differ next time" in finished.text
 
 
 def test_numbers_that_are_computed_without_tensors_and_differ_are_shown(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_a_worker_that_dies_is_replaced_and_told(tmp_path: Path) -> None:
     over, said = dying(1)
 
     assert report(runs, over) == report(runs)
-    assert len(said) == 1 and said[0].startswith("A worker that compares died; 2 of 2 pairs")
+    assert len(said) == 1 and said[0].startswith("A comparison worker died; 2 of 2 pairs")
 
 
 def test_workers_that_die_again_and_again_end_the_comparison(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_the_fix_says_first_what_to_change_about_the_program() -> None:
     made = [replace(one, site=make_frame(7)) for one in left("last.pt")]
     title, code = fix_of(*made, title="Start each run from the same files; not enough on its own")
     begin = "Delete last.pt before each run, or start each run in an empty folder: "
-    end = "/home/ada/project/train.py:7 reads what the run before left there; not enough on its own"
+    end = "/home/ada/project/train.py:7 reads what the previous run left there; not enough on its own"
     assert title == f"{begin}{end}"
     assert code.splitlines()[1:] == ["determinism check --fresh-copy -- python train.py"]
     assert "empty folder" not in fix_of(*left("last.pt", is_copied=False))[0]
@@ -121,7 +121,7 @@ def test_the_fix_says_first_what_to_change_about_the_program() -> None:
 def test_the_fix_deletes_nothing_that_may_be_the_users_own() -> None:
     written = left("last.pt", change=FileChange.OVERWRITTEN)
     title, _ = fix_of(*left("made.pt"), *written)
-    assert title.startswith("Have the program write to another place than made.pt and last.pt: it reads them")
+    assert title.startswith("Have the program write somewhere other than made.pt and last.pt: it reads them")
     for leftovers in ([], left("last.pt", change=FileChange.UNSEEN), [*written, *left("x", change=FileChange.UNSEEN)]):
         title, code = fix_of(*leftovers)
         assert title == "Start each run from the same files"

@@ -1,8 +1,8 @@
 """Follows messages between processes and threads: which record sent what a divergence received.
 
-A value that came in from outside is known by its digests in both runs. If another stream made a value with just these
-digests, that stream sent it, even if nothing else reads it there. A collective gives its readers other values than it
-took, so there any process counts as the sender that differs by itself and no later.
+A value that came in from outside is identified by its digests in both runs. If another stream made a value with exactly
+these digests, that stream sent it, even if nothing else reads it there. The outputs of a collective are not the values
+it was given, so any process that differs on its own and no later counts as the sender there.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from determinism.trace.schema import Frame
 from determinism.types import Kind, Role, Stream
 
 _SENDS_RATHER = (Stream.WORKER, Stream.THREADS, Stream.PROCESS, Stream.POOL)
-"""Of two streams that may have sent a value to each other, the one that stands first here did: a worker is given no
-tensors, and a pool gets its tasks before it gives results."""
+"""If either of two streams may have sent a value to the other, the one listed first here did: a worker is given no
+tensors, and a pool gets its tasks before it returns results."""
 SHARE_MEMORY = (Stream.PROCESS, Stream.THREADS)
-"""Streams of one process have its memory in common."""
+"""Streams of one process that share its memory."""
 
 
 class Found(NamedTuple):
@@ -59,10 +59,10 @@ class Senders:
         """The first divergence of each stream that has one."""
 
     def of(self, receiver: Found, way: list[Found]) -> Found | None:
-        """Who sent what a divergence received; None if nobody is known to."""
+        """Return the sender of what a divergence received; None if it is unknown."""
         senders = self._senders(receiver, receiver.received, way)
         if not senders and receiver.received.pairs:
-            # It may have read parts of what was loaded whole.
+            # It may have read parts of a tensor that was loaded as a whole.
             senders = self._senders(receiver, Received(receiver.result.loaded), way)
         if senders:
             return min(senders, key=lambda sender: (_rank(sender), *place(sender)))
@@ -73,7 +73,7 @@ class Senders:
         return self._sender_by_collective(receiver, way) if receiver.received.by_collective else None
 
     def _senders(self, receiver: Found, received: Received, way: list[Found]) -> list[Found]:
-        """Those that made one of these values."""
+        """Return the senders that made one of these values."""
         senders = []
         for result in self._results:
             # What a thread received may come from another one in the same stream.
@@ -81,7 +81,7 @@ class Senders:
             if is_same or not any(result is passed.result for passed in way):
                 sender = self._sent(result, received)
             else:
-                # What reads from a thread may have given that thread what it began with.
+                # A stream that reads from a thread may have given that thread its initial values.
                 sender = self._began(result, received) if result.has_order else None
             if sender is None or any(sender.divergence == passed.divergence for passed in way):
                 continue
@@ -90,10 +90,10 @@ class Senders:
         return senders
 
     def _who_shared(self, way: list[Found]) -> Found | None:
-        """The earliest divergence that began in another process, and was written into memory that processes share."""
+        """Return the earliest divergence that began in another process and was written into shared memory."""
         passed = {found.result.part_of for found in way}
         senders = [Found(result, result.shared, NOTHING) for result in self._results if result.shared is not None]
-        # What was read before it was written is not followed to the write; that other values were written shows there.
+        # Reads are not followed to writes that come later; but different written values show that a process differs.
         senders += [
             found
             for found in self.found
@@ -103,7 +103,7 @@ class Senders:
         return min(others, key=lambda sender: place(sender), default=None)
 
     def _sender_by_shared_memory(self, way: list[Found]) -> Found | None:
-        """The earliest divergence of a process that races with others for memory that it writes."""
+        """Return the earliest divergence of a process that races with others for memory that it writes."""
         senders = [
             found
             for found in self.found
@@ -114,7 +114,7 @@ class Senders:
         return min(senders, key=lambda sender: place(sender), default=None)
 
     def _sent(self, sender: ProcessComparison, received: Received) -> Found | None:
-        """The divergence that made one of these values, in a stream that may have sent it."""
+        """Return the divergence that made one of these values, in a stream that may have sent it."""
         if not received.pairs:
             return None
         unread = self._began(sender, received)
@@ -126,7 +126,7 @@ class Senders:
         return Found(sender, divergence, sender.received if sender.divergence is not None else NOTHING)
 
     def _began(self, sender: ProcessComparison, received: Received) -> Found | None:
-        """The divergence that made one of these values, which nothing in a stream with an order read there."""
+        """Return the divergence that made one of these values, which, in a stream with an order, nothing there read."""
         if sender.made is None or sender.traces is None or not received.pairs:
             return None
         if sender.has_order and not self._made(sender, received):
@@ -135,7 +135,7 @@ class Senders:
         return None if origin is None else Found(sender, *origin)
 
     def _made(self, sender: ProcessComparison, received: Received) -> bool:
-        """Whether a stream made one of these values, and not both values in both runs."""
+        """Whether a stream made one of these values, but not both of its versions in both runs."""
         assert sender.traces is not None
         first, second = sender.traces
         return any(
@@ -146,11 +146,11 @@ class Senders:
         )
 
     def _sent_back(self, sender: Found, receiver: Found) -> bool:
-        """Whether it may as well have gone the other way, which is the more likely one."""
+        """Whether the value may have gone the other way, and that is more likely."""
         return _rank(sender) >= _rank(receiver) and self._sent(receiver.result, sender.received) is not None
 
     def _sender_by_collective(self, receiver: Found, way: list[Found]) -> Found | None:
-        """The earliest divergence of another process; rather one that counts there too than one that was only sent."""
+        """Return the earliest divergence of another process, preferably one that also matters there and was not only sent."""
         sent = [Found(result, result.sent, NOTHING) for result in self._results if result.sent is not None]
         for candidates in (self.found, sent):
             senders = [
@@ -166,7 +166,7 @@ class Senders:
         return None
 
     def writes_shared_memory(self, result: ProcessComparison) -> bool:
-        """Whether a stream wrote, in either run, into memory that several processes share."""
+        """Whether a stream wrote, in either run, to memory that several processes share."""
         known = self._writers.get(id(result))
         if known is None:
             traces = result.traces or ()
@@ -175,9 +175,9 @@ class Senders:
 
 
 def _is_later_in_the_process(sender: Found, receiver: Found) -> bool:
-    """Whether a thread would have received something before it was there; other processes have steps of their own.
+    """Whether a thread would have received a value before it was made; other processes count their own steps.
 
-    So have threads that train by themselves, while the others of their process make no steps.
+    So do threads that train on their own, while the other threads of their process make no steps.
     """
     is_same = sender.result.part_of == receiver.result.part_of
     return (
@@ -197,15 +197,15 @@ def _rank(found: Found) -> int:
 
 
 def place(found: Found) -> tuple[int, float, int]:
-    """When a divergence was: what came first explains the others."""
+    """Return when a divergence happened, as a sort key: the first one explains the others."""
     return found.divergence.step, found.result.started, found.divergence.record
 
 
 # Recognises a checkpoint that a thread saved while others changed it, by what was read back from it.
 
 _DETAIL = (
-    "In {runs} no thread produced what was read here, and a thread saves tensors at {file}:{line}: they changed while they "
-    "were written to disk."
+    "In {runs} no thread produced what was read here, and a thread saves tensors at {file}:{line}: they changed while being "
+    "written to disk."
 )
 
 
@@ -215,15 +215,15 @@ def as_torn(
     streams: Sequence[ProcessComparison],
     search: DigestSearch,
 ) -> Divergence | None:
-    """The same divergence, if it may have read what a thread had saved in pieces; None if no thread saved anything.
+    """Attribute a divergence to a torn checkpoint that a thread saved, if it may have read one; else return None.
 
-    What comes out of a whole checkpoint is what some thread had made. Only an experiment shows that the threads matter:
-    other files hold what no thread made too.
+    An intact checkpoint holds only what some thread made. Only an experiment shows that the threads matter: other files
+    also hold values that no thread made.
 
     Args:
-        divergence: One that got values from outside.
+        divergence: A divergence that got values from outside.
         received: These values.
-        streams: All of its process.
+        streams: All streams of its process.
         search: Looks for digests.
     """
     traces = [one.traces for one in streams if one.traces is not None]
@@ -245,21 +245,21 @@ def as_torn(
 
 
 def _saves_at(stream: ProcessTrace) -> Frame | None:
-    """The line at which a thread saved first."""
+    """Return the line at which a thread first saved a checkpoint."""
     for chunk in stream.chunks():
         for row in np.flatnonzero(chunk.columns["role"] == Role.CHECKPOINT)[:1]:
             return line_of(stream, chunk, int(row))
     return None
 
 
-# Follows the divergences of all streams back to where they began: a receiver whose sender differs is not the origin.
+# Follows the divergences of all streams back to their origins: a receiver whose sender differs is not the origin.
 
 _BATCH = "determinism::batch"
 _HAVE_NO_STEPS = (Stream.WORKER, Stream.POOL)
 
 
 class Explained:
-    """Follows the divergences of all streams back to where they began."""
+    """Follows the divergences of all streams back to their origins."""
 
     def __init__(
         self, results: Sequence[ProcessComparison], search: DigestSearch, is_whole: Callable[[], bool] = lambda: True
@@ -267,7 +267,7 @@ class Explained:
         """Take the streams.
 
         Args:
-            results: How each compares.
+            results: The comparison of each.
             search: Looks for digests.
             is_whole: Whether every process of both runs was recorded to its end.
         """
@@ -277,7 +277,7 @@ class Explained:
         self._senders = Senders(results, search)
 
     def ways(self) -> list[list[Found]]:
-        """For each stream that differs the way of its divergence: from itself to the origin, the earliest origin first."""
+        """Return the way of each diverging stream, from its divergence back to the origin; the earliest origin first."""
         ways = [self._way(found) for found in self._senders.found]
         ways.sort(key=lambda way: (*place(way[-1]), len(way)))
         if ways:
@@ -285,7 +285,7 @@ class Explained:
         return ways
 
     def dead(self, ways: Sequence[Sequence[Found]]) -> tuple[int, list[DeadDifference]]:
-        """How many differences nothing read, neither in their own stream nor in another, and the first of each stream."""
+        """Return how many differences nothing read in any stream, and the first of each stream."""
         begun = [one for way in ways for one in way]
         shares = any(one.received.by_shared_memory for one in begun)
         count, first = 0, list[DeadDifference]()
@@ -293,7 +293,7 @@ class Explained:
             own = [one.divergence for one in begun if one.result is result]
             if (own and result.divergence is None) or (shares and result.shared is not None):
                 continue
-            # A thread read what nothing here did.
+            # Another thread read what nothing in this stream did.
             read = {dead_difference(one) for one in own if result.divergence and one.record < result.divergence.record}
             unread = [dead for dead in result.dead_first if dead not in read]
             count += result.dead_differences - (len(result.dead_first) - len(unread))
@@ -316,7 +316,7 @@ class Explained:
         return [_with_step(one, step) for one in way]
 
     def _raced(self, found: Found) -> Found | None:
-        """The same, if a value was only read at another moment, or batches came in another order."""
+        """Attribute the divergence to timing if a value was only read at a different moment, or batches were reordered; else None."""
         own = found.result
         if found.divergence.kind is not Kind.DATA or not found.received.pairs or own.stream not in SHARE_MEMORY:
             return None
@@ -328,7 +328,7 @@ class Explained:
         return None if told is None else found._replace(divergence=told)
 
     def _raced_for_memory(self, found: Found) -> Found:
-        """The same, if it read memory that another process writes whenever it comes to it."""
+        """Attribute the divergence to a race if it read memory that another process writes at any time."""
         others = (other for other in self._results if other.part_of != found.result.part_of)
         if not found.received.by_shared_memory or not any(
             self._senders.writes_shared_memory(other) for other in others
@@ -337,7 +337,7 @@ class Explained:
         return found._replace(divergence=as_race_of_processes(found.divergence))
 
     def _read_back(self, found: Found) -> Found:
-        """The same, if what it read may come from a checkpoint that a thread of its process saved."""
+        """Attribute the divergence to a torn checkpoint if what it read may come from one that a thread of its process saved."""
         if found.divergence.kind is not Kind.DATA or not found.received.pairs:
             return found
         own = [one for one in self._results if one.part_of == found.result.part_of and one.traces is not None]
@@ -345,7 +345,7 @@ class Explained:
         return found if torn is None else found._replace(divergence=torn)
 
     def _of_collective(self, found: Found) -> Found:
-        """The same, laid to the collective that it came through, if no process gave that anything else."""
+        """Attribute the divergence to the collective that it came through, if every process gave that equal values."""
         own = found.result
         exchanged = own.exchanged
         if exchanged is None or found.divergence is not own.divergence or found.received.pairs:
@@ -363,7 +363,7 @@ class Explained:
         return found._replace(divergence=exchanged)
 
     def _others(self, own: ProcessComparison) -> list[tuple[ProcessTrace, ProcessTrace]]:
-        """The streams of other threads of the same process; a stream of several threads is one of them."""
+        """Return the streams of other threads of the same process, including its own if that joins several threads."""
         return [
             other.traces
             for other in self._results
@@ -375,7 +375,7 @@ class Explained:
 
 
 def _with_step(found: Found, step: int | None) -> Found:
-    """Workers and pools count no steps: what they did belongs to the step in which it was received."""
+    """Set the step of workers and pools, which count none, to the one in which their result was received."""
     if step is None or found.result.stream not in _HAVE_NO_STEPS:
         return found
     return found._replace(divergence=replace(found.divergence, step=step))

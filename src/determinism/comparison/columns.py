@@ -1,4 +1,4 @@
-"""Compares paired records column by column, many at once: which differ, and in what."""
+"""Compares paired records column by column, many at once: which differ, and in which aspects."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ from determinism.types import Role
 
 T = TypeVar("T")
 
-# Gives equal names of two processes equal numbers, so that columns of numbers can be compared.
+# Assigns equal names of two processes equal numbers, so that columns of numbers can be compared.
 
 _SHARE_OF_COMMON_STACKS = 0.5
 _PRECISIONS = ((True, True, True), (True, False, True), (True, False, False), (False, False, False))
-"""Whether stacks match with their files, line numbers and source lines. Of an edited program, lines have moved."""
+"""Whether stacks match with their files, line numbers and source lines. In an edited program, lines have moved."""
 
 
 class RunPair(NamedTuple, Generic[T]):
-    """The same thing of both runs."""
+    """The same thing from both runs."""
 
     first: T
     second: T
 
 
 class Numbers(RunPair[Array]):
-    """For both processes: the canonical number of each own number; the last entry stands for "absent"."""
+    """For both processes: the canonical number of each own number; the last entry represents "absent"."""
 
     @cached_property
     def num_common(self) -> int:
-        """Own numbers below this one stand for the same in both processes."""
+        """Own numbers below this one mean the same in both processes."""
         named = min(len(self.first), len(self.second)) - 1
         apart = np.flatnonzero(self.first[:named] != self.second[:named])
         return int(apart[0]) if len(apart) else named
 
     def all_equal(self, first: Array, second: Array) -> bool:
-        """Whether all cells of two columns of own numbers stand for the same, pair by pair."""
+        """Whether all cells of two columns of own numbers mean the same, pair by pair."""
         if are_same_cells(first, second) and (not len(first) or int(first.max()) < self.num_common):
             return True
         return np.array_equal(self.first[first], self.second[second])
 
 
 def are_same_cells(first: Array, second: Array) -> bool:
-    """Whether two columns hold the same; costs nothing where both processes were given one column."""
+    """Whether two columns are equal; costs nothing where both processes share one array."""
     return first is second or np.array_equal(first, second)
 
 
 class Named(Protocol):
-    """A process, as far as its names and what it says about itself."""
+    """The names and the description of a process."""
 
     @property
     def names(self) -> Names:
@@ -63,7 +63,7 @@ class Named(Protocol):
 
     @property
     def description(self) -> dict[str, Any]:
-        """What it says about itself."""
+        """Its description of itself."""
 
 
 class Canonical:
@@ -73,8 +73,8 @@ class Canonical:
         """Match the names of both.
 
         Stacks match by file, line, function and source line, with files below the working directory named relative to
-        it. If most stacks differ, the runs ran different versions of a program: then line numbers, and after them
-        source lines and files, are left out.
+        it. If most stacks differ, the runs ran different versions of a program: then line numbers are ignored, and if
+        that does not suffice, source lines and files as well.
         """
         self.ops = _match(first.names.texts(Table.OP), second.names.texts(Table.OP))
         self.modules = _match(first.names.texts(Table.MODULE), second.names.texts(Table.MODULE))
@@ -83,19 +83,19 @@ class Canonical:
         self.stacks = _match_stacks(first, second)
 
     def views(self, chunks: RunPair[Chunk]) -> RunPair[Array]:
-        """Per input entry of both runs the number of the view through which it was read."""
+        """Return, for each input entry of both runs, the number of the view through which it was read."""
         inputs = (chunk.children["inputs"].columns["layout"] for chunk in chunks)
         return RunPair(*(numbers[own] for numbers, own in zip(self.layouts, inputs, strict=True)))
 
 
 def _without_paths(arguments: str) -> str:
-    """Arguments without the names of inputs, which a framework may number anew in each run."""
+    """Drop the names of inputs from arguments: a framework may number them differently in each run."""
     return arguments.partition(INPUT_PATHS)[0]
 
 
 def _match_stacks(first: Named, second: Named) -> Numbers:
     files = [{place for _, place in _places(process)} for process in (first, second)]
-    # Code in a temporary folder has another file name in every run.
+    # Code in a temporary folder has a different file name in every run.
     common_files = files[0] & files[1]
     for has_files, has_lines, has_code in _PRECISIONS:
         known = common_files if has_files else set()
@@ -117,7 +117,7 @@ def _match(first: Iterable[str], second: Iterable[str]) -> Numbers:
 
 
 def _places(process: Named) -> Iterator[tuple[Frame, str]]:
-    """Each frame with its file, relative to the working directory if it lies below."""
+    """Yield each frame with its file, relative to the working directory if it is below that."""
     folder = str(process.description.get("environment", {}).get("working directory", ""))
     prefix = os.path.join(folder, "") if folder else ""
     for frame in process.names.frames:
@@ -125,7 +125,7 @@ def _places(process: Named) -> Iterator[tuple[Frame, str]]:
 
 
 def _stack_texts(process: Named, *, files: set[str], lines: bool, code: bool) -> list[str]:
-    # `with determinism.record(...)` stands on another line for each of the two recordings.
+    # `with determinism.record(...)` is on a different line for each of the two recordings.
     begun_in = process.description.get("begun_in")
     frames = [
         ""
@@ -144,7 +144,7 @@ def _stack_texts(process: Named, *, files: set[str], lines: bool, code: bool) ->
 
 
 _COMPARED = ("step", "phase", "role", "thread", "op", "module", "stack", "arguments")
-"""Columns of numbers per record; what `forward` leads to shows in the stack, and is no part of what was computed."""
+"""Columns of numbers per record; `forward` is left out: its target shows in the stack, and it is not part of the computation."""
 
 
 @dataclass(frozen=True)
@@ -153,15 +153,15 @@ class Flags:
 
     outputs: Array
     edges: Array
-    """Another producer, output, access or view of an input."""
+    """A different producer, output, access or view of an input."""
     digests: Array
-    """What an input held that nobody recorded producing, or that others can write."""
+    """The content of an input that has no recorded producer, or that others can write."""
     arguments: Array
     generators: Array
 
     @classmethod
     def none(cls, rows: int) -> Flags:
-        """For pairs that do not differ."""
+        """Flags for pairs that do not differ."""
         nothing = np.zeros(rows, dtype=bool)
         return cls(nothing, nothing, nothing, nothing, nothing)
 
@@ -170,7 +170,7 @@ class Flags:
         return self.outputs | self.edges | self.digests | self.arguments | self.generators
 
     def spread(self, at: Array, length: int) -> Flags:
-        """The flags of pairs at some positions as flags of so many pairs and leftovers; leftovers have none."""
+        """Return flags for `length` pairs and leftovers, with these at the given positions and all others unset."""
 
         def spread(flags: Array) -> Array:
             whole = np.zeros(length, dtype=bool)
@@ -202,7 +202,7 @@ def ragged_differs(lists: RunPair[Children], rows: RunPair[Array], columns: Iter
 
 
 def producers(chunk: Chunk) -> Array:
-    """Per input entry the number of the record that produced it; -1 where nobody recorded did."""
+    """Return, per input entry, the number of the record that produced it; -1 if no recorded op did."""
     inputs = chunk.children["inputs"]
     distance = inputs.columns["producer"].astype(np.int64)
     return np.where(distance == 0, -1, inputs.spread(chunk.numbers) - distance)
@@ -217,7 +217,7 @@ def compare_rows(
         chunks: Records of both processes.
         rows: Positions in them, one per pair.
         canonical: Numbers for names.
-        producers: Per input entry who produced it, in numbers that both sides share.
+        producers: Per input entry the number of its producer, in a numbering that both sides share.
     """
 
     def column(group: str, name: str) -> RunPair[Array]:
@@ -242,13 +242,13 @@ def compare_rows(
 
 
 def generators_differ(chunks: RunPair[Chunk], rows: RunPair[Array]) -> Array:
-    """For each pair of rows, whether a generator was in another state."""
+    """For each pair of rows, whether a generator was in a different state."""
     states = RunPair(*(chunk.children["generators"] for chunk in chunks))
     return ragged_differs(states, rows, [RunPair(*(entries.columns["digest"] for entries in states))])
 
 
 def outputs_differ(chunks: RunPair[Chunk], pairing: Pairing, canonical: Canonical) -> Array:
-    """For each entry of a pairing, whether it is a pair with other outputs; False for records without a partner.
+    """For each entry of a pairing, whether it is a pair whose outputs differ; False for records without a partner.
 
     Args:
         chunks: Records of both processes.
@@ -273,8 +273,8 @@ def _outputs_differ(chunks: RunPair[Chunk], rows: RunPair[Array], canonical: Can
 def _digests_differ(chunks: RunPair[Chunk], rows: RunPair[Array]) -> Array:
     """Whether an input that both runs digested differs.
 
-    A digest that only one run has says nothing: there the memory had been handed out, for logging say, and in the other
-    run it had not. If it was changed as well, repeating the op shows that.
+    A digest that only one run has says nothing: in that run the memory had been handed out, for instance for logging,
+    and in the other it had not. If it was also changed, repeating the op shows that.
     """
     lists = RunPair(*(chunk.children["input_digests"] for chunk in chunks))
     columns = [RunPair(*(entries.columns[name] for entries in lists)) for name in ("position", "digest")]
@@ -286,7 +286,7 @@ def _digests_differ(chunks: RunPair[Chunk], rows: RunPair[Array]) -> Array:
 
 
 def held_by_position(digests: Children, row: int) -> dict[int, bytes]:
-    """What the inputs of a record held that were digested on the spot, by their positions."""
+    """Return the digests of a record's inputs that were digested when it ran, by their positions."""
     positions = digests.columns["position"][digests.part(row)].tolist()
     return dict(zip(positions, digests.digests_of(row), strict=True))
 
@@ -302,7 +302,7 @@ def same_structure(first: Chunk, second: Chunk, canonical: Canonical) -> Array:
 
 
 def are_same(first: Chunk, second: Chunk, canonical: Canonical, *, but_for: Collection[str] = ()) -> bool:
-    """Whether chunks of equal length hold the same throughout, whoever produced it; told from whole columns at once.
+    """Whether chunks of equal length are equal throughout, apart from producers; compares whole columns at once.
 
     Args:
         first: Records of the first process.
@@ -310,7 +310,7 @@ def are_same(first: Chunk, second: Chunk, canonical: Canonical, *, but_for: Coll
         canonical: Numbers for names.
         but_for: Groups of columns that may differ, such as `generators`.
 
-    False says nothing yet: what only one run digested is no difference (see `compare_rows`).
+    False is not conclusive: an input that only one run digested is not a difference (see `compare_rows`).
     """
     names = {"op": canonical.ops, "module": canonical.modules, "stack": canonical.stacks}
     names |= {"arguments": canonical.arguments, "layout": canonical.layouts}
@@ -334,19 +334,19 @@ def are_same(first: Chunk, second: Chunk, canonical: Canonical, *, but_for: Coll
 
 
 class Pairing(RunPair[Array]):
-    """Positions of the records of both runs in one order of execution; -1 where one has no partner."""
+    """Positions of the records of both runs in a common order of execution; -1 where a record has no partner."""
 
     @property
     def are_pairs(self) -> Array:
-        """Which entries are pairs, and not records that only one run has."""
+        """Which entries are pairs, as opposed to records that only one run has."""
         return np.asarray((self.first >= 0) & (self.second >= 0))
 
 
 def align(first: Chunk, second: Chunk, canonical: Canonical) -> Pairing:
     """Pair the records of one step.
 
-    Records that come at the same position with the same op, module, phase and stack of user code pair at once. Where
-    that breaks off, the n-th record of such a key pairs with the n-th of the same key on the other side.
+    Records at the same position with the same op, module, phase and stack of user code pair directly. After the first
+    mismatch, the n-th record with such a key pairs with the n-th with the same key on the other side.
     """
     common = min(first.rows, second.rows)
     equal = same_structure(_head(first, common), _head(second, common), canonical) if common else np.zeros(0, bool)
@@ -362,7 +362,7 @@ def align(first: Chunk, second: Chunk, canonical: Canonical) -> Pairing:
 
 
 def crosses(pairing: Pairing) -> Array:
-    """Which pairs stand before another pair in one run and after it in the other."""
+    """Which pairs come before another pair in one run and after it in the other."""
     paired = np.flatnonzero(pairing.are_pairs)
     found = np.zeros(len(pairing.first), dtype=bool)
     partners = pairing.second[paired]
@@ -374,12 +374,12 @@ def crosses(pairing: Pairing) -> Array:
 
 
 def repaired(pairing: Pairing, apart: Array, first: Array, second: Array) -> Pairing:
-    """Take some pairs apart, and pair these rows instead.
+    """Split some pairs, and pair these rows instead.
 
     Args:
-        pairing: As it is.
-        apart: Positions or mask of the pairs that are taken apart.
-        first: Rows of the first run that get another partner.
+        pairing: The present pairing.
+        apart: Positions or mask of the pairs to split.
+        first: Rows of the first run that get a new partner.
         second: Their partners.
     """
     kept = pairing.are_pairs
@@ -395,7 +395,7 @@ def _head(chunk: Chunk, rows: int) -> Chunk:
 
 
 def keys_of(chunk: Chunk, canonical: Canonical, side: int) -> Array:
-    """One row of numbers per record: equal for the same op at the same place in both runs."""
+    """Return one row of numbers per record: equal for the same op at the same place in both runs."""
     columns = [chunk.columns[name].astype(np.int64) for name in ("thread", "phase", "role")]
     for name, numbers in (("op", canonical.ops), ("module", canonical.modules), ("stack", canonical.stacks)):
         columns.append(numbers[side][chunk.columns[name]].astype(np.int64))
@@ -403,7 +403,7 @@ def keys_of(chunk: Chunk, canonical: Canonical, side: int) -> Array:
 
 
 def join(first: Array, second: Array) -> tuple[Array, Array]:
-    """Positions of the pairs with equal key and equal occurrence of the key."""
+    """Return the positions of the pairs with equal keys and equal occurrence of the key."""
     both = np.concatenate([first, second])
     _, code = np.unique(both, axis=0, return_inverse=True)
     code = code.reshape(-1)
@@ -415,7 +415,7 @@ def join(first: Array, second: Array) -> tuple[Array, Array]:
 
 
 def _with_occurrence(code: Array) -> Array:
-    """A number that is unique per key and occurrence."""
+    """Return numbers that are unique per key and occurrence."""
     order = np.argsort(code, kind="stable")
     ordered = code[order]
     starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])) if len(ordered) else np.zeros(0, int)
@@ -426,7 +426,7 @@ def _with_occurrence(code: Array) -> Array:
 
 
 def _in_order(rows_first: int, rows_second: int, left: Array, right: Array) -> Pairing:
-    """Put pairs and leftovers in one order: that of the first run, extra records of the second after their forerunner."""
+    """Put pairs and leftovers in one order: that of the first run, with extra records of the second after their predecessors."""
     partner_of_second = np.full(rows_second, -1, dtype=np.int64)
     partner_of_second[right] = left
     partner_of_first = np.full(rows_first, -1, dtype=np.int64)
@@ -443,11 +443,11 @@ def _in_order(rows_first: int, rows_second: int, left: Array, right: Array) -> P
     return Pairing(first[order], second[order])
 
 
-# From the numbers of records in the second run to the keys that both runs share.
+# Translates record numbers of the second run to the keys that both runs share.
 
 
 class Translation:
-    """From record numbers of the second run to keys. A step that is only shifted costs two numbers."""
+    """Maps record numbers of the second run to keys. A step that is only shifted takes two numbers."""
 
     def __init__(self, equal_up_to: int) -> None:
         self._equal_up_to = equal_up_to
@@ -455,7 +455,7 @@ class Translation:
         self._keys: list[Array | int] = []
 
     def add(self, start: int, keys: Array) -> None:
-        """Records from `start` on have these keys."""
+        """Assign these keys to the records from `start` on."""
         if not len(keys):
             return
         shift = int(keys[0]) - start
@@ -466,19 +466,19 @@ class Translation:
         self._keys.append(shift if is_shifted else keys)
 
     def copy(self) -> Translation:
-        """Another one that can be added to on trial."""
+        """Return a copy that can be extended on trial."""
         other = Translation(self._equal_up_to)
         other._starts, other._keys = self._starts.copy(), self._keys.copy()
         return other
 
     def keys(self, numbers: Array) -> Array:
-        """Keys of record numbers; -1 stays -1."""
+        """Return the keys of record numbers; -1 stays -1."""
         result = numbers.copy()
         if not self._starts:
             return result
         recent = numbers >= self._starts[-1]
         if isinstance(shift := self._keys[-1], int):
-            # Most of what a step reads is new: this spares looking for the block of each.
+            # Most of what a step reads is new: this avoids looking up the block of each.
             result += np.where(recent, shift, 0)
             late = np.flatnonzero((numbers >= self._equal_up_to) & ~recent)
         else:
@@ -492,7 +492,7 @@ class Translation:
         return result
 
     def key(self, number: int) -> int:
-        """Key of one record number."""
+        """Return the key of one record number."""
         if number < self._equal_up_to or not self._starts:
             return number
         block = bisect_right(self._starts, number) - 1
@@ -501,18 +501,18 @@ class Translation:
 
 
 VALUE_SINKS = frozenset({Role.ESCAPE, Role.CHECKPOINT, Role.LOSS, Role.MODULE, Role.HELD})
-"""Roles of records that take a value out of the computation: a difference that one of them reads counts."""
+"""Roles of records that take a value out of the computation: a difference that one of them reads matters."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Consecutive records of both runs, paired. All arrays but the chunks have one entry per pair or leftover."""
+    """Consecutive records of both runs, paired. Arrays have one entry per pair or leftover unless noted."""
 
     first: Chunk
     second: Chunk
     pairing: Pairing
     keys: Array
-    """Number by which both runs know the record: that of the first run, or -2 - number in the second."""
+    """The number that identifies the record in both runs: that of the first run, or -2 - number in the second."""
     flags: Flags
     """For pairs; False for leftovers."""
     producers: RunPair[Array]
@@ -523,26 +523,26 @@ class Group:
     """Whether the records have no order of their own."""
 
     def reads(self, side: int) -> list[tuple[int, int]]:
-        """Per input entry of a side: key of the producer, and view."""
+        """Return, per input entry of a side, the key of the producer and the view."""
         return list(zip(self.producers[side].tolist(), self.layouts[side].tolist(), strict=True))
 
 
 class StepCounts:
-    """The counts of one process; of very many steps, several are counted together."""
+    """The counts of one process; if there are very many steps, several are counted together."""
 
     def __init__(self) -> None:
         self._width = 1
         """How many steps are counted together."""
         self._counts: dict[int, list[int]] = {}
-        """By the step divided by the width: records, and how many of them differ."""
+        """Number of records, and of those that differ, by step divided by the width."""
         self._last_step = -1
 
     def add_equal(self, chunk: Chunk) -> None:
-        """Count records that are equal in both runs."""
+        """Add records that are equal in both runs."""
         self._add(chunk.columns["step"], _counting(chunk), np.zeros(chunk.rows, dtype=bool))
 
     def add(self, first: Chunk, second: Chunk, pairing: Pairing, outputs: Array) -> None:
-        """Count records of both runs.
+        """Add records of both runs.
 
         Args:
             first: Records of the first run.
@@ -582,7 +582,7 @@ class StepCounts:
 
     @staticmethod
     def spans(several: Iterable[StepCounts]) -> list[StepSpan]:
-        """The counts of several processes together, in the order of the steps."""
+        """Return the combined counts of several processes, in the order of the steps."""
         total = StepCounts()
         for one in several:
             while total._width < one._width:
@@ -602,5 +602,5 @@ class StepCounts:
 
 
 def _counting(chunk: Chunk) -> Array:
-    """Which records count: not those that only say that a step has ended."""
+    """Which records count: all but those that only mark the end of a step."""
     return np.asarray(chunk.columns["role"] != Role.STATE)

@@ -1,4 +1,4 @@
-"""Where two runs part, how they went on, and why: what comparing and diagnosing find."""
+"""Where two runs part, what followed, and why: the findings of comparison and diagnosis."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from determinism.redaction import redacted_text
 from determinism.trace.schema import Frame
 from determinism.types import Kind
 
-# How two runs went on, step by step: how many records differed, and what the losses were.
+# How two runs differed, step by step: how many records differed, and what the losses were.
 
 MOST_ENTRIES = 1000
-"""Of steps in a report; more cannot be told apart in a picture."""
+"""The most steps in a report; more are indistinguishable in a chart."""
 
 
 class StepSpan(NamedTuple):
-    """One step, or several that follow each other where a run has very many."""
+    """One step, or several consecutive ones if a run has very many."""
 
     step: int
     last_step: int
@@ -34,16 +34,16 @@ class Loss(NamedTuple):
 
     step: int
     first: float | None
-    """None where it is not known or not a number."""
+    """None where it is unknown or not a number."""
     second: float | None
 
 
 @dataclass(frozen=True)
 class StepHistory:
-    """How two runs went on."""
+    """How two runs differed over time."""
 
     runs: tuple[int, int]
-    """Which runs these are, counted from 1."""
+    """The numbers of these runs, counted from 1."""
     steps: list[StepSpan] | None = None
     """None where steps were not counted, as in runs that are equal."""
     losses: list[Loss] | None = None
@@ -73,7 +73,7 @@ class FlowNode(NamedTuple):
     phase: str
     site: Frame | None
     differs: bool | None
-    """Whether its outputs differ between the runs; None where that is not known."""
+    """Whether its outputs differ between the runs; None where unknown."""
     outputs: tuple[FlowOutput, ...]
 
 
@@ -92,14 +92,14 @@ class Dataflow:
     nodes: list[FlowNode]
     edges: list[FlowEdge]
     left_out: int
-    """How many more records lie as near and are not shown."""
+    """How many more records are as near and are not shown."""
 
 
-# One difference: where it is, of what kind, and how far the values are apart.
+# One difference: where it is, its kind, and how far apart the values are.
 
 
 def what_op_does(op: str) -> OpSemantics:
-    """What an op of a divergence does, as its trace says; nothing in particular of what no trace names."""
+    """Return what an op of a divergence does, according to its trace; nothing in particular if no trace names it."""
     return op.semantics if isinstance(op, Op) else OpSemantics.NONE
 
 
@@ -113,8 +113,8 @@ class OutputDifference:
     """One output of the diverging record.
 
     `elements_different`, `max_ulp`, `max_abs`, `max_relative`, `examples` and `extent` need the values of two executions; without them they
-    are None. `repeats` counts executions on equal inputs, `distinct` the different results among them. The other counts are of further
-    series of as many repeats, each made only where it can tell causes apart.
+    are None. `repeats` counts executions on equal inputs, `distinct` the different results among them. The other counts are from further
+    series of as many repeats, each run only where it can distinguish causes.
     """
 
     dtype: str
@@ -127,40 +127,40 @@ class OutputDifference:
     repeats: int | None = None
     distinct: int | None = None
     position: int = 0
-    """Which output of the record it is, from 0."""
+    """Its position among the record's outputs, from 0."""
     distinct_one_thread: int | None = None
     """With one thread."""
     distinct_filled_memory: int | None = None
-    """With one thread and with memory that always holds the same bytes when it is handed out."""
+    """With one thread, and memory that always holds the same bytes when it is allocated."""
     distinct_alignments: int | None = None
-    """As the one before, with the inputs at addresses of other alignments in each repeat."""
+    """Like the one before, with the inputs at differently aligned addresses in each repeat."""
     examples: tuple[ValueExample, ...] | None = None
     """The first elements that differ."""
     extent: tuple[tuple[int, int], ...] | None = None
-    """Per dimension the lowest and the highest index at which elements differ."""
+    """The lowest and the highest index at which elements differ, per dimension."""
     max_relative: float | None = None
-    """The largest difference in value, as a part of the largest element."""
+    """The largest difference in value, as a fraction of the largest element."""
     elements_sampled: int | None = None
-    """How many elements the values are of, where not of all; then `elements_different` counts among them."""
+    """How many elements were compared, if not all; then `elements_different` counts among them."""
 
 
 @dataclass(frozen=True)
 class InputDifference:
-    """One input of the diverging record that held something else.
+    """One input of the diverging record whose content differed.
 
-    `elements_different`, `max_ulp`, `max_abs`, `max_relative`, `examples` and `extent` are of two further runs, and None without them.
+    `elements_different`, `max_ulp`, `max_abs`, `max_relative`, `examples` and `extent` are from two further runs, and None without them.
     """
 
     position: int
-    """Which input of the record it is, from 0."""
+    """Its position among the record's inputs, from 0."""
     path: str | None
-    """Where it is among the arguments, such as `batch['x']`; None where that is not known."""
+    """Its path within the arguments, such as `batch['x']`; None where that is unknown."""
     dtype: str
     shape: tuple[int, ...]
     device: str
     elements: int
     other: str | None = None
-    """Dtype, shape and device in the run that it was compared with, where they differ."""
+    """Dtype, shape and device in the other run, where they differ."""
     elements_different: int | None = None
     max_ulp: int | None = None
     max_abs: float | None = None
@@ -173,7 +173,7 @@ class InputDifference:
 
 @dataclass(frozen=True)
 class ValueExample:
-    """One element that differs, with both values as texts that tell all values of the type apart."""
+    """One element that differs, with both values as text precise enough to distinguish all values of the type."""
 
     index: tuple[int, ...]
     first: str
@@ -185,23 +185,23 @@ class Evidence:
     """What further runs kept of the record at which the runs diverge."""
 
     source: str
-    """`repeats`: the values that `outputs` compares are of repeats in one run; `runs`: of two further runs."""
+    """`repeats`: the values that `outputs` compares are from repeats in one run; `runs`: from two further runs."""
     folder: str | None
     """Where the tensors are; None if they were not kept."""
     note: str
-    """What could not be seen or kept, and why; empty if there is nothing to say."""
+    """What could not be observed or kept, and why; empty if there is nothing to say."""
     reproducer: str | None = None
-    """A script that shows by itself that the op varies."""
+    """A standalone script that shows that the op varies."""
 
 
 @dataclass(frozen=True)
 class Inside:
-    """What varies within a compiled function, as far as repeating it has shown."""
+    """What varies within a compiled function, as shown by repeating it."""
 
     op: str
     site: Frame | None
     functions: tuple[str, ...]
-    """The functions and loops of the compiled one that it is in, the outermost first."""
+    """The functions and loops within the compiled function that contain it, the outermost first."""
 
 
 @dataclass(frozen=True)
@@ -209,12 +209,12 @@ class Divergence:
     """The first record of a process that differs."""
 
     kind: Kind | None
-    """None where the level of recording does not show it."""
+    """None where the recording level does not show it."""
     process: str
     record: int
     """Number of the record in the run `records_of`."""
     records_of: int
-    """Which run, by position, holds the record; differs from 0 where the first run has no such record."""
+    """Index of the run that holds the record; not 0 only where the first run has no such record."""
     step: int
     phase: str
     op: str
@@ -229,23 +229,23 @@ class Divergence:
     stream: str | None = None
     """Key of the stream that holds the record, where its records have no order of their own."""
     thread: str | None = None
-    """Name of the thread, where that is not the main thread of the process."""
+    """Name of the thread, if it is not the main thread of the process."""
     received_from: str | None = None
     """Key of the process whose divergence explains this one."""
     allocated_at: Frame | None = None
-    """Where the memory was allocated that the op read and nobody had written."""
+    """Where the unwritten memory that the op read was allocated."""
     received_at: Frame | None = None
-    """Where what the op read was received from whichever process sent first."""
+    """Where the op's input was received from whichever process sent first."""
     shares_memory: bool = False
     """Whether it read memory that several processes write."""
     inputs: tuple[InputDifference, ...] = ()
-    """Those that differ, where what they held was looked at in both runs."""
+    """Those that differ, where both runs digested their content."""
     saved_at: Frame | None = None
     """Where a thread saved what was read back, while others may have changed it."""
     inside: Inside | None = None
-    """What varies within the op, where that is a compiled function; None where that was not found."""
+    """What varies within the op, if that is a compiled function; None where that was not found."""
     hint: str = ""
-    """What the author may not have meant, where the runs show it; empty where they do not."""
+    """A likely mistake of the author that the runs show; empty if there is none."""
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,7 @@ class Visible:
     what: str
     """For example `loss`, `parameter 0.weight`, `value read by item()`."""
     site: Frame | None = None
-    """The line that read or printed it; None for what is kept."""
+    """The line that read or printed it; None for values that the program keeps."""
 
 
 @dataclass(frozen=True)
@@ -271,9 +271,9 @@ class DeadDifference:
 
 @dataclass(frozen=True)
 class PrintedDifference:
-    """Two lines that runs printed, which are alike but for numbers, although no tensor differs.
+    """Two printed lines that differ only in numbers, in runs where no tensor differs.
 
-    Lines that show times, memory or addresses do not count, nor does the order of lines.
+    Lines that show times, memory or addresses do not count, and neither does the order of lines.
     """
 
     runs: tuple[int, int]
@@ -288,18 +288,18 @@ class PrintedDifference:
         object.__setattr__(self, "second", redacted_text(self.second))
 
 
-# What diagnosing finds: causes of a divergence, the experiments that show them, and fixes.
+# Findings of the diagnosis: causes of a divergence, the experiments that show them, and fixes.
 
 
 class Status(StrEnum):
     """How well a cause is established."""
 
     CONFIRMED = "confirmed"
-    """An experiment showed it: the divergence goes with the cause, or comes with it."""
+    """An experiment showed it: the divergence disappears without the cause, or appears with it."""
     LIKELY = "likely"
-    """What was recorded points to it, and nothing was tried that would show it."""
+    """The records point to it, but no experiment has tested it."""
     POSSIBLE = "possible"
-    """Nothing that was seen excludes it."""
+    """Nothing observed rules it out."""
 
 
 @dataclass(frozen=True)
@@ -307,12 +307,12 @@ class Experiment:
     """Runs of the program in which something was fixed or perturbed."""
 
     factor: str
-    """What it was done to: the name of a factor, or a source at a line."""
+    """What was fixed or perturbed: the name of a factor, or a source at a line."""
     action: str
     """`fixed` or `perturbed`."""
     runs: int
     equal: bool | None
-    """Whether all of them were bit-identical; None where that could not be told."""
+    """Whether all of them were bit-identical; None where that could not be determined."""
     outcome: str
     """A sentence."""
     seconds: float | None = None
@@ -329,7 +329,7 @@ class Cause:
     evidence: tuple[str, ...]
     experiments: tuple[Experiment, ...]
     sites: tuple[Frame, ...]
-    """The lines at fault, the most telling one first."""
+    """The lines at fault, the most informative one first."""
 
 
 @dataclass(frozen=True)
@@ -337,7 +337,7 @@ class Fix:
     """What removes a cause."""
 
     identifier: str
-    """That of the cause."""
+    """The identifier of the cause."""
     title: str
     code: str | None = None
     """The code to write."""
@@ -348,62 +348,62 @@ class Fix:
     runs: int = 0
     """How many runs showed that."""
     step_time_ratio: float | None = None
-    """How long a step takes with it, divided by how long it takes without."""
+    """The duration of a step with it, divided by the duration without it."""
     patch: str | None = None
-    """The change of the user's file as a unified diff; None where it is not a change of one file."""
+    """The change to the user's file as a unified diff; None where it does not change exactly one file."""
     steps: int | None = None
-    """After how many steps the runs that showed it ended; None if they went to the end of the program."""
+    """After how many steps the runs that showed it ended; None if they ran to the end of the program."""
     side_effect: str | None = None
     """What else it changes, in a sentence."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What further runs of the program showed of a difference."""
+    """What further runs of the program showed about a difference."""
 
     causes: Sequence[Cause] = ()
     fixes: Sequence[Fix] = ()
     experiments: Sequence[Experiment] = ()
-    """Every experiment that was made, in order, those that a cause rests on as well."""
+    """Every experiment that was made, in order, including those that support a cause."""
     limit: str | None = None
-    """What limits the causes that are named: the time was used up, or no experiment explained the difference."""
+    """Why the causes may be incomplete: the time was used up, or no experiment explained the difference."""
     varied: Sequence[str] = ()
-    """The factors that were perturbed on purpose, because the runs without that were equal."""
+    """The factors that were perturbed on purpose, because the runs were equal without that."""
     evidence: Evidence | None = None
     """What was kept of the first divergence; None if no further run looked at it."""
     missed_in_confirming_run: bool = False
-    """Whether a confirming run was made and did not come to the first divergence."""
+    """Whether a confirming run was made and did not reach the first divergence."""
 
 
 NO_DIAGNOSIS = Diagnosis()
-"""That of runs whose differences nobody looked into."""
+"""The diagnosis of runs whose differences were not investigated."""
 
 
-# How far the values of two stored runs are apart: where they part, where that grows, and step by step.
+# How far apart the values of two stored runs are: where they part, where that grows, and step by step.
 
 
 class Likeness(StrEnum):
-    """What a difference looks like; evidence, and no proof."""
+    """What a difference looks like; this is evidence, not proof."""
 
     ROUNDING = "rounding"
     """Only the last bits differ."""
     COARSER = "coarser"
     """The leading digits agree, and more than the last bits differ."""
     OTHER = "other"
-    """These are other numbers."""
+    """The numbers are unrelated."""
 
 
 _LAST_BIT = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 _ROUNDED = {"float64": 64, "float32": 64, "float16": 8, "bfloat16": 4}
-"""How many units in the last place of the largest element rounding makes at most, for what a report says: sums in another
-order differ by a few, products of long vectors by some tens. Where a type has few bits, a unit is much of the value."""
+"""The most units in the last place of the largest element that a report attributes to rounding: reordered sums differ by
+a few, products of long vectors by some tens. Where a type has few bits, a unit is a large part of the value."""
 _COARSEST = 1e-2
-"""Of the largest element. TF32 and bfloat16 have 11 and 8 bits: products computed with them agree to two digits or more."""
+"""As a fraction of the largest element. TF32 and bfloat16 have 11 and 8 bits: products computed with them agree to two digits or more."""
 _PARTS = {"complex64": "float32", "complex128": "float64"}
 
 
 def likeness(outputs: Iterable[OutputDifference]) -> Likeness | None:
-    """What the outputs of a record look like that differ most; None where none of them are floats that were compared."""
+    """Return what the output of a record that differs most looks like; None if none of them are floats that were compared."""
     found = [one for output in outputs if (one := _likeness(output)) is not None]
     return max(found, key=list(Likeness).index) if found else None
 

@@ -1,7 +1,7 @@
-"""Compares the processes of two runs in other processes: of this machine, or of a cluster.
+"""Compares the processes of two runs in worker processes, on this machine or on a cluster.
 
-Comparing is a function of one pair of processes, so it can be mapped over an executor as `concurrent.futures` defines it. What comes
-back is what comparing here gives, in the same order.
+Comparing is a function of one pair of processes, so it can be mapped over an executor as `concurrent.futures` defines it. The results
+are the same as without workers, and in the same order.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from determinism.trace.reader import StoredProcess
 from determinism.types import Kind
 
 MOST_ATTEMPTS = 3
-"""How many pools are made in all, where workers die."""
+"""How many pools are made in total if workers die."""
 _MOST_WAITING = 4
-"""So many pairs a worker are handed out at once, so that memory does not grow with the number of processes."""
+"""How many pairs per worker are handed out at once, so that memory does not grow with the number of processes."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ class _Task:
 
 @dataclass(frozen=True)
 class _Done:
-    """What a worker found."""
+    """The result of a worker."""
 
     result: ProcessComparison | None
     truncated: tuple[bool, bool]
     records: int
-    """How many it read."""
+    """How many records it read."""
 
 
 def _compare(task: _Task) -> _Done:
@@ -71,23 +71,23 @@ def _compare(task: _Task) -> _Done:
     records = ReadSoFar.records - read
     truncated = (first.truncated, second.truncated)
     if result.divergence is not None and result.divergence.kind is Kind.STRUCTURE and not task.is_stopped:
-        # Whether a run was cut off decides what that means, and takes all of its processes to know.
+        # What that means depends on whether a run was cut off, which only all of its processes together can show.
         return _Done(None, truncated, records)
     return _Done(replace(result, traces=None), truncated, records)
 
 
 class PairsOverExecutor:
-    """Compares pairs of processes with the workers of an executor; may be used for several runs."""
+    """Compares pairs of processes with the workers of an executor; may be reused for several runs."""
 
     def __init__(
         self, make: Callable[[], Executor], workers: int, warn: Callable[[str], None] = lambda message: None
     ) -> None:
-        """Nothing is started yet.
+        """Set up without starting anything.
 
         Args:
-            make: Makes the executor, and again where its workers died.
-            workers: How many it has.
-            warn: Told of workers that died.
+            make: Makes the executor, and makes it again if its workers died.
+            workers: How many workers it has.
+            warn: Called when workers died.
         """
         self._make = make
         self._workers = workers
@@ -97,7 +97,7 @@ class PairsOverExecutor:
         """Compare the pairs.
 
         Raises:
-            LaunchError: Workers died again and again.
+            LaunchError: Workers died repeatedly.
         """
         found: dict[int, _Done] = {}
         for attempt in range(1, MOST_ATTEMPTS + 1):
@@ -113,18 +113,16 @@ class PairsOverExecutor:
                 if attempt == MOST_ATTEMPTS:
                     raise LaunchError(
                         "compare-worker-died",
-                        f"Workers that compare died {attempt} times, and {count} of {len(pairs)} pairs of processes were not compared ({error}). "
-                        "Perhaps memory is short: give a smaller --jobs.",
+                        f"Comparison workers died {attempt} times, and {count} of {len(pairs)} pairs of processes were not compared ({error}). "
+                        "Memory may be short: try a smaller --jobs.",
                     ) from None
-                self._warn(
-                    f"A worker that compares died; {count} of {len(pairs)} pairs of processes are compared again."
-                )
+                self._warn(f"A comparison worker died; {count} of {len(pairs)} pairs of processes are compared again.")
         return [self._taken_over(pair, found[number]) for number, pair in enumerate(pairs)]
 
     def _each(
         self, executor: Executor, pairs: Sequence[ProcessPair], numbers: Sequence[int], is_stopped: bool
     ) -> Iterator[tuple[int, _Done]]:
-        """What comes back, as it comes; never more is handed out than the workers need."""
+        """Yield results as they arrive; no more pairs are handed out than the workers need."""
         waiting = iter(numbers)
         running: dict[Future[_Done], int] = {}
 
@@ -154,15 +152,15 @@ class PairsOverExecutor:
 def pairs_over(
     jobs: int, scheduler: str | None, warn: Callable[[str], None] = lambda message: None
 ) -> Iterator[ComparePairs]:
-    """What compares pairs of processes with so many workers of this machine, or with those of a cluster.
+    """Provide a function that compares pairs of processes with workers on this machine or on a cluster.
 
     Args:
-        jobs: How many workers; with 1 everything is compared here.
+        jobs: How many workers; with 1 everything is compared in this process.
         scheduler: Address of a Dask scheduler; None for this machine.
-        warn: Told of workers that died.
+        warn: Called when workers died.
 
     Raises:
-        UsageError: There is no Dask, or no scheduler there.
+        UsageError: Dask is not installed, or there is no scheduler at this address.
     """
     if scheduler is not None:
         with _dask_client(scheduler) as client:
@@ -193,7 +191,7 @@ class _Lent(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Leave it as it is."""
+        """Do nothing."""
 
 
 def _dask_client(address: str) -> Any:

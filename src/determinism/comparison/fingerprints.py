@@ -1,9 +1,9 @@
-"""A record as two numbers, equal for equal work wherever and whenever it was done; records without a partner.
+"""Fingerprints of records: two numbers each, equal for equal work wherever and whenever it was done.
 
-A record took place somewhere in the program (role, op, stack, module, arguments) with certain inputs, and gave certain
-outputs. Inputs count by what they held, not by who made them: work that is stolen, interleaved or fetched ahead comes at
-another place in the stream each time. Numbers are 64 bits wide and mixed by the finaliser of SplitMix64; sums of them
-over all records do not depend on their order.
+A record has a place in the program (role, op, stack, module, arguments), inputs and outputs. Inputs count by their
+content, not by their producers: work that is stolen, interleaved or fetched ahead appears at a different place in the
+stream each time. The numbers are 64 bits wide and mixed by the finaliser of SplitMix64; their sums over all records do
+not depend on the order.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from determinism.types import Access, Role, Stream
 _HELD_ROWS = 1 << 20
 _SEEDS = np.array([0x9E3779B97F4A7C15, 0xD1B54A32D192ED03], dtype=np.uint64)
 _KEPT = (Role.STATE, Role.HELD)
-"""What a process of a pool keeps when a step ends hangs on which work came to it; what a thread does, on the thread."""
+"""What a pool process holds at the end of a step depends on the work it happened to get; for a thread, only on the thread."""
 
 
 class Fingerprints(NamedTuple):
-    """One row of two numbers per record."""
+    """Two numbers per record for each aspect."""
 
     task: Array
     """The place and the inputs."""
     read: Array
     """The inputs alone; zeros where there are none."""
     work: Array
-    """The task, and what came of it."""
+    """The task and its results."""
 
 
 class Produced:
-    """What records of one process left in their outputs; holds the latest, and reads older ones again."""
+    """The outputs that records of one process left; holds the latest ones, and rereads older ones."""
 
     def __init__(self, process: ProcessTrace) -> None:
         self._process = process
@@ -54,7 +54,7 @@ class Produced:
             self._rows -= self._held.popleft()[1]
 
     def digests(self, producers: Array, outputs: Array) -> Array:
-        """The digest of each output; zeros for producer -1, and where nothing was digested."""
+        """Return the digest of each output; zeros for producer -1, and where nothing was digested."""
         found = np.zeros((len(producers), 2), dtype=np.uint64)
         firsts = np.array([first for first, _, _ in self._held], dtype=np.int64)
         known = (producers >= firsts[0]) if len(firsts) else np.zeros(len(producers), dtype=bool)
@@ -81,7 +81,7 @@ def _take(found: Array, at: Array, producers: Array, outputs: Array, first: int,
 
 
 def input_contents(chunk: Chunk, produced: Produced) -> tuple[Array, Array]:
-    """Per input entry what its producer left there, and what it held, which is the digest on the spot if there is one."""
+    """Return, per input entry, what its producer left there, and what it held when it was read, where that was digested."""
     inputs = chunk.children["inputs"]
     left = produced.digests(producers(chunk), inputs.columns["output"])
     held = left.copy()
@@ -93,11 +93,11 @@ def input_contents(chunk: Chunk, produced: Produced) -> tuple[Array, Array]:
 
 
 def fingerprints(chunk: Chunk, held: Array, canonical: Canonical, side: int) -> Fingerprints:
-    """The fingerprints of records.
+    """Compute the fingerprints of records.
 
     Args:
         chunk: The records.
-        held: Per input entry what it held.
+        held: Per input entry its content.
         canonical: Numbers for names.
         side: 0 for the first run, 1 for the second.
     """
@@ -122,14 +122,14 @@ def fingerprints(chunk: Chunk, held: Array, canonical: Canonical, side: int) -> 
 
 
 def given(chunk: Chunk, held: Array) -> Array:
-    """Two numbers per record for what it read that no record of its stream had made."""
+    """Return two numbers per record for those of its inputs that no record of its stream made."""
     inputs = chunk.children["inputs"]
     is_given = (inputs.columns["access"] == Access.READ) & (inputs.columns["producer"] == 0)
     return _sums(inputs.starts, _entries(inputs, held, None), is_given)
 
 
 def stream_fingerprints(process: ProcessTrace, canonical: Canonical, side: int) -> Iterator[tuple[Chunk, Array, Array]]:
-    """Batch by batch: the records, the positions of those that count, and the fingerprints of their work."""
+    """Yield, chunk by chunk, the records, the positions of those that count, and the fingerprints of their work."""
     produced = Produced(process)
     uncounted = () if process.description.get("stream") == Stream.THREADS else _KEPT
     for chunk in process.chunks():
@@ -140,7 +140,7 @@ def stream_fingerprints(process: ProcessTrace, canonical: Canonical, side: int) 
 
 
 def _entries(children: Children, digests: Array, layouts: Array | None) -> Array:
-    """Two numbers per list entry: of its position in the list, its layout and what it holds."""
+    """Return two numbers per list entry, mixed from its position in the list, its layout and its content."""
     place = children.places if layouts is None else children.places + (layouts.astype(np.int64) << 20)
     mixed = _mix(_SEEDS + place.view(np.uint64)[:, None])
     mixed = _mix(mixed ^ digests[:, :1])
@@ -148,14 +148,14 @@ def _entries(children: Children, digests: Array, layouts: Array | None) -> Array
 
 
 def _sums(starts: Array, entries: Array, counted: Array | None = None) -> Array:
-    """Per list the sum of its entries."""
+    """Return the sum of the entries of each list."""
     sums = np.zeros((len(entries) + 1, 2), dtype=np.uint64)
     np.cumsum(entries if counted is None else np.where(counted[:, None], entries, 0), axis=0, out=sums[1:])
     return np.asarray(sums[starts[1:]] - sums[starts[:-1]])
 
 
 def _mix(numbers: Array) -> Array:
-    """Spread every bit of 64-bit numbers over all of them."""
+    """Spread every bit of a 64-bit number over all of its bits."""
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(numbers ^ (numbers >> np.uint64(31)))
@@ -175,7 +175,7 @@ class Streams:
 
     @property
     def key(self) -> str:
-        """What to call them together."""
+        """Their common name."""
         return f"{self.part_of}, {self.stream}"
 
     @property
@@ -190,23 +190,23 @@ class Streams:
 
 
 def stream_of(process: ProcessTrace) -> Stream:
-    """Which order the records of a stream have."""
+    """Return the kind of a stream, which says how its records are ordered."""
     return Stream(process.description.get("stream") or Stream.PROCESS)
 
 
 def reported_process(process: ProcessTrace) -> str:
-    """Key of the process that a stream is of."""
+    """Return the key of the process that a stream belongs to."""
     is_own = stream_of(process) is not Stream.THREADS
     return process.key if is_own else str(process.description.get("part_of") or process.key)
 
 
 def ordered(trace: Trace) -> list[ProcessTrace]:
-    """The processes whose records come in the order of the program."""
+    """Return the processes whose records are in the order of the program."""
     return [process for process in trace.processes if stream_of(process) is Stream.PROCESS]
 
 
 def unordered(first: Trace, second: Trace) -> Sequence[Streams]:
-    """The streams whose records are a multiset, by what they belong to."""
+    """Return the streams whose records are a multiset, grouped by what they belong to."""
     found: dict[tuple[str, Stream], Streams] = {}
     for side, trace in enumerate((first, second)):
         for process in trace.processes:
@@ -220,9 +220,9 @@ def unordered(first: Trace, second: Trace) -> Sequence[Streams]:
 
 
 def sharing_work(first: Trace, second: Trace) -> Sequence[Streams]:
-    """Child processes that may share their work, such as those that take tasks from one queue, as if they were a pool.
+    """Return child processes that may share work, such as those that take tasks from one queue, as if they were a pool.
 
-    They are the processes that `multiprocessing` merely numbers, if both runs have equally many, and more than one.
+    They are the processes that `multiprocessing` merely numbers, if both runs have the same number and more than one.
     """
     sides: list[dict[str, list[ProcessTrace]]] = []
     for trace in (first, second):
@@ -241,7 +241,7 @@ def sharing_work(first: Trace, second: Trace) -> Sequence[Streams]:
 
 
 def total(process: ProcessTrace, canonical: Canonical, side: int) -> tuple[int, tuple[int, ...]]:
-    """How many records there are, and the sum of their fingerprints, which does not depend on their order."""
+    """Return the number of records, and the sum of their fingerprints, which does not depend on their order."""
     rows, total = 0, np.zeros(2, dtype=np.uint64)
     for _, counted, prints in stream_fingerprints(process, canonical, side):
         rows += len(counted)

@@ -1,9 +1,9 @@
 """Follows differences from the records that made them to their readers; one that nothing reads is dead.
 
 Every record that differs without having received a difference is a *root*. A root spreads along the edges of the
-dataflow. When a value of it escapes, or is held by a parameter, gradient, buffer or optimizer at the end of a step, the
-root is live. The first live root in execution order is the first divergence. Memory that nobody wrote is *pending*:
-copies and partial writes pass it on, and only a record that truly reads it can become a root.
+dataflow. When one of its values escapes, or is held by a parameter, gradient, buffer or optimizer at the end of a step,
+the root is live. The first live root in execution order is the first divergence. Unwritten memory is *pending*: copies
+and partial writes pass it on, and only a record that computes with it can become a root.
 """
 
 from __future__ import annotations
@@ -35,16 +35,10 @@ from determinism.trace.process import ProcessTrace
 from determinism.trace.schema import END_OP, LOAD_OP, Layout
 from determinism.types import Access, Role
 
-# Where differences begin.
-
-
 _FIRST_ROOTS = 8
 
 
-# What a divergence received from other streams: values that nobody recorded making in its own.
-
-
-# Where differences lie in memory, and who takes them in by reading it.
+# Tracks where differences are in memory, and which records receive them by reading it.
 
 _MOST_COVERS = 64
 _MOST_TAINTS = 64
@@ -56,11 +50,11 @@ Sides = tuple[Entry | None, Entry | None]
 
 
 class Taint(NamedTuple):
-    """A difference that lies in part of a storage."""
+    """A difference in part of a storage."""
 
     layout: Layout | None
     root: int
-    """Index of the root; -1 for memory that nobody wrote."""
+    """Index of the root; -1 for unwritten memory."""
     covers: tuple[Layout, ...] = ()
     """Parts that were overwritten since."""
 
@@ -69,20 +63,20 @@ PENDING = -1
 
 
 class Incoming(NamedTuple):
-    """What differences a record receives."""
+    """The differences that a record receives."""
 
     read: frozenset[int]
     carried: tuple[Taint, ...]
 
 
 def receives(value: Input, taint: Taint, *, can_tell: bool) -> bool:
-    """Whether reading a value takes a difference in.
+    """Whether reading a value receives a difference.
 
-    A tensor is known to differ as a whole. A record that reads only a part of it, and whose result shows every bit that
-    it read, took no difference in if that result is equal.
+    A tensor is known to differ only as a whole. A record that reads part of it, and whose result shows every bit that it
+    read, received no difference if that result is equal.
 
     Args:
-        value: What is read.
+        value: The value that is read.
         taint: The difference.
         can_tell: Whether the record's result is equal, and shows what it read.
     """
@@ -93,31 +87,31 @@ def receives(value: Input, taint: Taint, *, can_tell: bool) -> bool:
 
 
 class Taints:
-    """Marks what records give with the differences that lie in it."""
+    """Marks the outputs of records with the differences in them."""
 
     def __init__(self, key_of: Callable[[int], int], holds_equal: Callable[[Sides, int], bool]) -> None:
-        """Make an empty one.
+        """Start without marks.
 
         Args:
-            key_of: Gives the key that both runs share for a record of the second.
-            holds_equal: Whether an input of a record, by its position, is known to hold the same in both runs.
+            key_of: Returns the key that both runs share for a record of the second.
+            holds_equal: Whether an input of a record, by its position, is known to be equal in both runs.
         """
         self._key_of = key_of
         self._holds_equal = holds_equal
         self._marks: dict[tuple[int, int], tuple[Taint, ...]] = {}
         self.producers: set[int] = set()
-        """Keys of the records that gave something that is marked."""
+        """Keys of the records with a marked output."""
 
     def __contains__(self, made: tuple[int, int]) -> bool:
-        """Whether an output, given by the key of its record and its place, is marked."""
+        """Whether an output, given by the key of its record and its position, is marked."""
         return made in self._marks
 
     def items(self) -> Iterator[tuple[tuple[int, int], tuple[Taint, ...]]]:
-        """Every output that is marked, and with what."""
+        """Yield every marked output with its differences."""
         yield from self._marks.items()
 
     def roots_of(self, key: int, output: int) -> list[int]:
-        """Indices of the roots that an output descends from, as far as they are still followed."""
+        """Return the indices of the roots that an output descends from and that are still followed."""
         return sorted(taint.root for taint in self._marks.get((key, output), ()) if taint.root != PENDING)
 
     def keep(self, followed: Container[int]) -> None:
@@ -131,7 +125,7 @@ class Taints:
         self.producers = {key for key, _ in kept}
 
     def incoming(self, sides: Sides, *, is_equal: bool) -> Incoming:
-        """What a record of both runs receives; `is_equal` says that it gave the same in both."""
+        """Return what a record receives in both runs; `is_equal` says that its outputs are the same in both."""
         read: set[int] = set()
         carried: set[Taint] = set()
         for side, one in enumerate(sides):
@@ -158,16 +152,16 @@ class Taints:
         *,
         differs: bool,
     ) -> bool:
-        """Mark what a record gives.
+        """Mark the outputs of a record.
 
         Args:
-            key: Of the record.
-            some: The record, of either run.
-            own: Roots whose difference is in all that it gives, but for what is equal; `PENDING` for memory that nobody wrote.
-            incoming: What it received, of which some may lie beside what it wrote.
+            key: The record's key.
+            some: The record, from either run.
+            own: Roots whose difference is in all its outputs but those in `equal`; `PENDING` for unwritten memory.
+            incoming: The differences it received, some of which may be outside of what it wrote.
             followed: The roots that still matter.
-            equal: Outputs that have nothing of it.
-            differs: Whether it gave something else in the other run.
+            equal: Outputs without the difference.
+            differs: Whether its outputs differ between the runs.
 
         Returns:
             Whether anything is marked.
@@ -189,17 +183,17 @@ class Taints:
 
 
 def _earliest(taints: set[Taint]) -> tuple[Taint, ...]:
-    """The differences of the first roots: in a long run each value would descend from all that differed before it."""
+    """Keep the differences of the first roots: in a long run, each value would descend from all earlier differences."""
     return tuple(sorted(taints, key=lambda taint: taint.root)[:_MOST_TAINTS])
 
 
 def _left(taint: Taint, written: Layout | None, *, keeps: bool) -> Taint | None:
-    """What is left of a difference in a storage after a write into part of it.
+    """Return what is left of a difference in a storage after a write to part of it; None if nothing is.
 
     Args:
         taint: The difference.
-        written: The part.
-        keeps: Whether elements of the part were kept, and the part still differs.
+        written: The part that was written.
+        keeps: Whether elements of that part were kept, and it still differs.
     """
     if written is None or taint.layout is None or keeps or len(taint.covers) >= _MOST_COVERS:
         return taint
@@ -213,7 +207,7 @@ class Flow:
     """Takes group after group and finds which roots are live."""
 
     def __init__(self, first: ProcessTrace, second: ProcessTrace, key_of: Callable[[int], int]) -> None:
-        """Take the processes, and what gives the key that both runs share for a record of the second."""
+        """Take the processes, and a function that returns the key that both runs share for a record of the second."""
         self._processes = (first, second)
         self._key_of = key_of
         self._taints = Taints(key_of, self._holds_equal)
@@ -228,16 +222,16 @@ class Flow:
         self.is_held = False
         """Whether it became live because the program held it at the end of a step."""
         self.sent: Root | None = None
-        """The first root so far that other processes got, live or dead here."""
+        """The first root so far that was sent to other processes, live or dead here."""
         self.shared: Root | None = None
         """The first root so far that was written where other processes may read it, live or dead here."""
         self.loaded: set[Pair] = set()
-        """What was loaded from files and differs, until the first live root."""
+        """Differing values that were loaded from files before the first live root."""
         self._open: dict[int, Root] = {}
         self.early_roots: list[Root] = []
         """The first few roots, live or dead."""
         self._allocations: deque[Root] = deque(maxlen=_MOST_ALLOCATIONS)
-        """The last allocations of another size or type in each run."""
+        """The last allocations whose size or type differs between the runs."""
 
     @property
     def is_settled(self) -> bool:
@@ -277,7 +271,7 @@ class Flow:
         return np.union1d(np.flatnonzero(starting), tainted)
 
     def _visit(self, group: Group, row: int) -> Iterator[int]:
-        """Look at one record; yields the keys of records whose readers must be looked at too."""
+        """Look at one record; yield the keys of records whose readers must be looked at, too."""
         sides = self._entries(group, row)
         aspects = _aspects(group, row)
         incoming = self._taints.incoming(sides, is_equal=None not in sides and not aspects.outputs)
@@ -288,14 +282,14 @@ class Flow:
         some = sides[0] or sides[1]
         assert some is not None
         if some.op == LOAD_OP:
-            # It shows only when something reads it.
+            # A difference counts only once something reads it.
             self.loaded |= differing_reads(*sides)
             return
         carried = frozenset(t.root for t in incoming.carried)
         leaves_other = aspects.edges and some.role in (Role.ESCAPE, Role.CHECKPOINT) and not self._leaves_equal(sides)
         differs = aspects.outputs or aspects.digests or is_extra or leaves_other
         pending = False
-        # The end of the program is no difference of its own: what one run did beyond the other's end is.
+        # The end of the program is not itself a difference: what one run did beyond the other's end is.
         is_end = is_extra and some.op == END_OP
         if differs and not is_end and not roots and not (carried - {PENDING}):
             pending = not is_extra and self._is_pending(sides, some, aspects, incoming)
@@ -303,7 +297,7 @@ class Flow:
                 roots.add(self._new_root(group, row, sides, aspects, incoming))
         self._reach_sinks(some, is_extra, roots)
         key = int(group.keys[row])
-        # A draw that only one run makes, or makes of another size, moves the generator for those that follow.
+        # A draw that only one run makes, or whose size differs, shifts the generator for all later draws.
         if (is_extra or (aspects.arguments and not aspects.generators)) and roots and self._has_generator(group, row):
             self._generator_root = min(roots if self._generator_root is None else roots | {self._generator_root})
         gives_other = aspects.outputs or is_extra
@@ -324,8 +318,8 @@ class Flow:
     def _holds_equal(self, sides: Sides, position: int) -> bool:
         """Whether an input is known to hold the same bits in both runs.
 
-        An op that took several tensors in another order gave them in that order; which of its outputs a tensor is, is no
-        difference of the tensor.
+        An op that took several tensors in a different order also returned them in that order; the position of a tensor
+        among the op's outputs is not a difference in the tensor.
         """
         first, second = sides
         if first is None or second is None or position >= min(len(first.inputs), len(second.inputs)):
@@ -339,7 +333,7 @@ class Flow:
         return written is not None and written == self._origins[1].written(other)
 
     def _leaves_equal(self, sides: Sides) -> bool:
-        """Whether what leaves the framework holds the same in both runs, though it is another output of its op."""
+        """Whether what leaves the framework is equal in both runs, although it is a different output of its op."""
         first, second = sides
         if first is None or second is None or len(first.inputs) != len(second.inputs):
             return False
@@ -359,7 +353,7 @@ class Flow:
     def _is_pending(
         self, sides: tuple[Entry | None, Entry | None], some: Entry, aspects: Aspects, incoming: Incoming
     ) -> bool:
-        """Whether the record only moves memory that nobody wrote, or writes around it."""
+        """Whether the record only moves unwritten memory, or writes around it."""
         if aspects.digests or aspects.arguments or aspects.generators:
             return False
         if some.role is Role.ESCAPE and not some.outputs:
@@ -380,7 +374,7 @@ class Flow:
         return False
 
     def _allocation(self, first: Entry | None) -> int | None:
-        """The record that allocated the unwritten memory that a record of the first run reads."""
+        """Return the number of the record that allocated the unwritten memory that a record of the first run reads."""
         return None if first is None else self._origins[0].allocation_behind(first)
 
     def _new_root(
@@ -407,7 +401,7 @@ class Flow:
 
     @property
     def origin(self) -> Root | None:
-        """The first live root; where that only fills memory that was allocated with another size, its allocation."""
+        """The first live root; if that only fills memory whose size differs, the root that allocated it."""
         live = self.live
         if live is None or live.is_extra or any(one is not None and one.reads for one in (live.first, live.second)):
             return live
@@ -418,7 +412,7 @@ class Flow:
         return next((root for root in earlier if _layouts(root) == wanted), live)
 
     def _arrivals(self, first: Entry | None, second: Entry | None) -> Iterator[Entry]:
-        """The records of the first run through which inputs that differ arrived from another process."""
+        """Yield the records of the first run through which differing inputs arrived from another process."""
         if first is None or second is None:
             return
         for mine, other in zip(first.reads, second.reads, strict=False):
@@ -426,7 +420,7 @@ class Flow:
                 yield self._origins[0].entry(mine.producer)
 
     def _exchange(self, sides: Sides, aspects: Aspects, arrivals: list[Entry]) -> int | None:
-        """The record of the collective that gave all that differs here, if this process gave it equal values."""
+        """Return the number of the collective that everything that differs came through, if this process gave it equal values."""
         first, second = sides
         if first is None or second is None or aspects.edges or aspects.arguments or aspects.generators:
             return None
@@ -436,7 +430,7 @@ class Flow:
         return None if found is None or others else found.number
 
     def _reach_sinks(self, some: Entry, is_extra: bool, roots: set[int]) -> None:
-        """Roots that a sink receives are live."""
+        """Mark the roots that a sink receives as live."""
         if roots and some.sends:
             self.sent = self._earlier(self.sent, min(roots))
         if roots and some.shares:
@@ -447,7 +441,7 @@ class Flow:
             root = self._open.get(index)
             if root is None:
                 continue
-            # An extra look at values (logging by the clock) shows nothing of itself; an extra step does.
+            # An extra look at values (time-based logging) shows nothing by itself; an extra step does.
             if is_extra and root.is_extra and some.role is not Role.STATE and some.role is not Role.LOSS:
                 continue
             self.is_held = some.role is Role.STATE
@@ -463,11 +457,11 @@ class Flow:
         self._taints.keep({*self._open, PENDING} if self._open else ())
 
     def unread(self, most: int) -> dict[int, Root]:
-        """The first roots, by index, that nothing in this process read; others may have read them."""
+        """Return the first roots, by index, that nothing in this process read; other processes may have."""
         return {index: self._open[index] for index in sorted(self._open)[:most]}
 
     def outputs_of(self, roots: Container[int]) -> dict[tuple[int, int], int]:
-        """The outputs, by the key of their record and their place, in which one of these roots lies; with the earliest."""
+        """Return the outputs that descend from one of these roots, by record key and position, each with the earliest root."""
         found = {
             made: [index for index in self._taints.roots_of(*made) if index in roots]
             for made, _ in self._taints.items()
@@ -475,18 +469,18 @@ class Flow:
         return {made: min(indices) for made, indices in found.items() if indices}
 
     def dead(self) -> tuple[int, list[Root]]:
-        """How many roots nothing read, and the first of them."""
+        """Return how many roots nothing read, and the first of them."""
         live = self.live.index if self.live is not None else self.num_roots
         return live, [root for root in self.early_roots if root.index < live]
 
 
 def _allocates(one: Entry | None) -> bool:
-    """Whether a record gives memory that nobody has written."""
+    """Whether a record allocates memory without writing to it."""
     return one is not None and not one.reads and bool(one.outputs) and not any(any(made.digest) for made in one.outputs)
 
 
 def _receives_otherwise(first: Entry | None, second: Entry | None, aspects: Aspects) -> bool:
-    """Whether a collective that was complete when it returned gave something else, though this process took equal values to it."""
+    """Whether a collective that was complete on return gave different results, although this process passed it equal values."""
     if first is None or second is None or not (first.is_collective and second.is_collective and aspects.outputs):
         return False
     taken = [[value.digest for value in one.reads] for one in (first, second)]
@@ -494,7 +488,7 @@ def _receives_otherwise(first: Entry | None, second: Entry | None, aspects: Aspe
 
 
 def _layouts(root: Root) -> tuple[object, object]:
-    """Shape, dtype and device of what a root gives first, in both runs."""
+    """Return the shape, dtype and device of a root's first output, in both runs."""
     first, second = (
         one.outputs[0].layout if one is not None and one.outputs else None for one in (root.first, root.second)
     )
@@ -502,7 +496,7 @@ def _layouts(root: Root) -> tuple[object, object]:
 
 
 def _equal_outputs(sides: Sides) -> list[int]:
-    """The places of outputs that are equal in both runs."""
+    """Return the positions of the outputs that are equal in both runs."""
     first, second = sides
     if first is None or second is None:
         return []

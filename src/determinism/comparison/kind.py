@@ -1,4 +1,4 @@
-"""Which kind a divergence is, and what exactly differs, from the two records at the root; and whether threads or processes raced for a tensor."""
+"""Determines the kind of a divergence and what exactly differs, from the two records at the root, and whether threads or processes raced."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from determinism.types import Kind, Level, Phase, Role
 
 _MAX_TEXT = 160
 _PROGRAM = "program="
-"""Begins the arguments of a compiled function of JAX: the digest of what XLA compiled."""
+"""Prefix of the arguments of a compiled JAX function: the digest of what XLA compiled follows."""
 
 
 def kind_of(root: Root, level: Level) -> Kind | None:
-    """The first rule that holds, in the order of `Kind`; None where the level of recording does not show it."""
+    """Return the first kind whose rule holds, in the order of `Kind`; None where the recording level does not show it."""
     if root.is_extra:
         return Kind.STRUCTURE
     first, second = root.first, root.second
@@ -52,12 +52,12 @@ def kind_of(root: Root, level: Level) -> Kind | None:
         return Kind.MUTATION
     if first.role is Role.BATCH:
         return Kind.DATA
-    # An op that reads nothing cannot choose the size of what it writes: that was chosen where the memory was allocated.
+    # An op that reads nothing cannot choose the size of its output: that was chosen when the memory was allocated.
     return Kind.ARGUMENT if not first.reads and not second.reads and _output_layouts(root) else Kind.OP
 
 
 def inputs_equal(root: Root, kind: Kind | None) -> bool | None:
-    """Whether the inputs were equal, as far as the two runs show it; None where only a repetition can tell."""
+    """Whether the inputs were equal, judging by the two runs alone; None where only repeating the op can show it."""
     if kind in (None, Kind.OP, Kind.STRUCTURE):
         first, second = root.first, root.second
         if first is not None and second is not None and first.role is Role.MODULE and not root.aspects.digests:
@@ -65,7 +65,7 @@ def inputs_equal(root: Root, kind: Kind | None) -> bool | None:
         return None
     if kind not in (Kind.RNG, Kind.ARGUMENT) or root.aspects.edges or root.aspects.digests:
         return False
-    # Edges tell who made an input, not that it still held that; only an op without inputs needs no further proof.
+    # Edges say what produced an input, not that it was still unchanged; only an op without inputs needs no more proof.
     first, second = root.first, root.second
     has_none = first is not None and second is not None and not first.reads and not second.reads
     if _output_layouts(root):
@@ -74,7 +74,7 @@ def inputs_equal(root: Root, kind: Kind | None) -> bool | None:
 
 
 def differing_inputs(root: Root, kind: Kind | None) -> tuple[InputDifference, ...]:
-    """The inputs that held something else, as far as their content was looked at; none of an op that itself is at fault."""
+    """Return the inputs whose digests differ; none if the op itself is at fault."""
     one, other = (root.first, root.second) if root.first is not None else (root.second, root.first)
     if one is None or other is None or kind in (Kind.OP, Kind.UNINITIALIZED, None):
         return ()
@@ -103,7 +103,7 @@ def _view(layout: Layout) -> str:
 
 
 def detail_of(root: Root, kind: Kind | None) -> str:
-    """What exactly differs, with both values."""
+    """Describe exactly what differs, with both values."""
     first, second = root.first, root.second
     if first is None or second is None:
         has, lacks = ("run 1", "run 2") if second is None else ("run 2", "run 1")
@@ -121,13 +121,13 @@ def detail_of(root: Root, kind: Kind | None) -> str:
         if first.arguments == second.arguments:
             return f"The op read a different part of the same tensor: {_parts(first, second)}."
         if first.arguments.startswith(_PROGRAM) and second.arguments.startswith(_PROGRAM):
-            return "XLA compiled the function to a different program in each run: a constant within it differs, or the kernels that were chosen."
+            return "XLA compiled the function to a different program in each run: a constant in it differs, or the choice of kernels."
         return f"Arguments of run 1: {_cut(first.arguments)}. Arguments of run 2: {_cut(second.arguments)}."
     if kind is Kind.DATA and root.came_in:
         return "The value received from another process differs."
     if kind is Kind.DATA:
         text = "The values that entered from outside the framework differ."
-        # For a batch the arguments say through which stages of a pipeline it came.
+        # The arguments of a batch list the pipeline stages that it passed through.
         return (
             f"{text} They entered through {first.arguments}." if first.role is Role.BATCH and first.arguments else text
         )
@@ -153,7 +153,7 @@ def detail_of(root: Root, kind: Kind | None) -> str:
 
 
 def _output_layouts(root: Root) -> tuple[Layout, Layout] | None:
-    """The first output whose shape, dtype or device differs, in both runs; None where there is none."""
+    """Return both runs' layouts of the first output whose shape, dtype or device differs; None if there is none."""
     if root.first is None or root.second is None:
         return None
     for mine, other in zip(root.first.outputs, root.second.outputs, strict=False):
@@ -166,7 +166,7 @@ def _output_layouts(root: Root) -> tuple[Layout, Layout] | None:
 
 
 def _parts(first: Entry, second: Entry) -> str:
-    """The views that differ, as one would index the memory."""
+    """Describe the views that differ, as indices into the memory."""
     for mine, other in zip(first.inputs, second.inputs, strict=False):
         if mine.layout != other.layout and mine.layout is not None and other.layout is not None:
             texts = [
@@ -186,7 +186,7 @@ def _cut(text: str) -> str:
 
 
 def _external_differs(first: Entry, second: Entry) -> bool:
-    """Whether an input that nobody recorded producing (or that was handed out before it was filled) differs."""
+    """Whether an input differs that has no recorded producer (or that was handed out before it was filled)."""
     for mine, other in zip(first.inputs, second.inputs, strict=False):
         if mine.digest != other.digest and (mine.producer < 0 or other.producer < 0):
             return True
@@ -194,7 +194,7 @@ def _external_differs(first: Entry, second: Entry) -> bool:
 
 
 def _is_read_elsewhere(root: Root) -> bool:
-    """Whether each value from outside that one run reads here is read by the same op elsewhere in the other run."""
+    """Whether each external value that only one run reads here is read by the same op elsewhere in the other run."""
     group, row = root.group, root.position
     sides = ((group.first, int(group.pairing.first[row])), (group.second, int(group.pairing.second[row])))
     here = [_held_by(chunk, np.array([at])) for chunk, at in sides]
@@ -203,13 +203,13 @@ def _is_read_elsewhere(root: Root) -> bool:
 
 
 def _held_by(chunk: Chunk, rows: Array) -> set[bytes]:
-    """Digests of what records read from outside."""
+    """Return the digests of the external values that records read."""
     digests = pick(chunk, rows).children["input_digests"].columns["digest"]
     return {row.tobytes() for row in digests}
 
 
 def _kind_of_other_inputs(root: Root) -> Kind:
-    """What it means that the op took other inputs: another order, another part of the same tensor, or other tensors."""
+    """Return the kind when the op read different inputs: another order, another part of the same tensor, or other tensors."""
     group, row = root.group, root.position
     rows = (int(group.pairing.first[row]), int(group.pairing.second[row]))
     chunks = (group.first, group.second)
@@ -217,12 +217,12 @@ def _kind_of_other_inputs(root: Root) -> Kind:
         group.reads(side)[chunk.children["inputs"].part(at)]
         for side, (chunk, at) in enumerate(zip(chunks, rows, strict=True))
     ]
-    # What one run reads here alone must be read by a record of the same op, or of the same line, elsewhere in the other run:
-    # the first round of a sum often takes another op than those that follow.
+    # What only one run reads here must be read by a record of the same op, or of the same line, elsewhere in the other run:
+    # the first iteration of a sum often uses a different op from the later ones.
     missing = [[read for read in here[side] if read not in here[1 - side]] for side in (0, 1)]
     elsewhere = [_reads_like(group, side, rows[side]) for side in (0, 1)]
     found = [all(read in elsewhere[1 - side] for read in missing[side]) for side in (0, 1)]
-    # Where records have no order, the rest of a sum that went another way is in one run only.
+    # Where records have no order, the rest of a sum that was added up differently is in one run only.
     if all(found) or (group.is_unordered and any(missing[side] and found[side] for side in (0, 1))):
         return Kind.ORDER
     has_same_producers = [producer for producer, _ in here[0]] == [producer for producer, _ in here[1]]
@@ -230,11 +230,11 @@ def _kind_of_other_inputs(root: Root) -> Kind:
 
 
 def _reads_like(group: Group, side: int, row: int) -> set[tuple[int, int]]:
-    """What the records read that have the op of a record, or its place in the program."""
+    """Return what is read by the records with the same op as a given record, or from the same place in the program."""
     chunk = (group.first, group.second)[side]
     columns = chunk.columns
     alike = columns["op"] == columns["op"][row]
-    # All ops of a backward pass or of an optimizer have the line that started it.
+    # All ops of a backward pass or an optimizer step carry the line that started it.
     if columns["stack"][row] >= 0 and columns["phase"][row] not in (Phase.BACKWARD, Phase.OPTIMIZER):
         alike = alike | np.logical_and.reduce(
             [columns[name] == columns[name][row] for name in ("stack", "module", "phase")]
@@ -250,12 +250,12 @@ _RACE = (
 
 
 def as_race(divergence: Divergence) -> Divergence:
-    """The same divergence, said to come from threads that race."""
+    """Return the same divergence, attributed to racing threads."""
     return replace(divergence, kind=Kind.MUTATION, inputs_equal=False, detail=_RACE)
 
 
 def describe(root: Root, first: ProcessTrace, second: ProcessTrace, level: Level) -> Divergence:
-    """Put what is known of a root into words and places."""
+    """Describe a root as a divergence, with its place in the program."""
     side = 0 if root.first is not None else 1
     one = root.first if side == 0 else root.second
     assert one is not None
@@ -289,20 +289,20 @@ def describe(root: Root, first: ProcessTrace, second: ProcessTrace, level: Level
 
 _EXCHANGED = (
     "Every process gave the collective the same values in both runs, but its result differs: it sums in a different "
-    "order, or its result was read before it was complete (wait() of its work)."
+    "order, or its result was read before it was complete (call wait() on its work)."
 )
 
 
 def of_collective(divergence: Divergence, root: Root, process: ProcessTrace) -> Divergence | None:
-    """The divergence that the collective is from which a root got what differs, if all that it was given was the same.
+    """Attribute a divergence to the collective that the difference came through, if all its inputs were equal.
 
     Args:
-        divergence: Of the root.
+        divergence: The root's divergence.
         root: Where the difference shows.
-        process: Of the first run.
+        process: The process in the first run.
 
     Returns:
-        None if it came through no collective, or this process itself gave it something else.
+        None if it came through no collective, or if this process itself gave the collective different values.
     """
     if root.exchanged_at is None:
         return None
@@ -313,7 +313,7 @@ def of_collective(divergence: Divergence, root: Root, process: ProcessTrace) -> 
 
 
 def _laid_to(divergence: Divergence, one: Entry, process: ProcessTrace, detail: str) -> Divergence:
-    """The divergence that an earlier record is, whose results only show in the one that was found; with all of its outputs."""
+    """Attribute a divergence to an earlier record whose results only show in the one found, with all its outputs."""
     chunk, row = process.record(one.number)
     stack = process.names.stack(int(chunk.columns["stack"][row]))
     layouts = enumerate(made.layout for made in one.outputs)
@@ -341,18 +341,18 @@ def _laid_to(divergence: Divergence, one: Entry, process: ProcessTrace, detail: 
 
 
 _READ_LATER = (
-    "The kernel got the same in both runs. What it wrote into new memory differed when it was read, at {place}: only then it is "
-    "digested, since a kernel may leave a part of such memory unwritten."
+    "The kernel got the same inputs in both runs. What it wrote into new memory differed when it was read, at {place}: it is "
+    "digested only then, since a kernel may leave part of such memory unwritten."
 )
 
 
 def of_kernel(divergence: Divergence, root: Root, process: ProcessTrace) -> Divergence:
-    """The divergence that the kernel is from whose results a root read, if that is all that differs; else the same.
+    """Attribute a divergence to the kernel whose results the root read, if nothing else differs; else return it as is.
 
     Args:
-        divergence: Of the root.
+        divergence: The root's divergence.
         root: Where the difference shows.
-        process: Of the first run.
+        process: The process in the first run.
     """
     if divergence.kind is not Kind.MUTATION or root.first is None or root.second is None:
         return divergence
@@ -371,7 +371,7 @@ def of_kernel(divergence: Divergence, root: Root, process: ProcessTrace) -> Dive
 
 
 def _site_of(process: ProcessTrace, number: int) -> Frame | None:
-    """The line of the program that made a record."""
+    """Return the line of the program that made a record."""
     chunk, row = process.record(number)
     return _first(process.names.stack(int(chunk.columns["stack"][row])))
 
@@ -381,7 +381,7 @@ def _first(stack: tuple[Frame, ...]) -> Frame | None:
 
 
 def _outputs(root: Root, one: Entry) -> tuple[OutputDifference, ...]:
-    """The outputs that differ; of a record that only one run has, all."""
+    """Return the outputs that differ, or all outputs of a record that only one run has."""
     other = root.second if one is root.first else root.first
     found = []
     for index, made in enumerate(one.outputs):
@@ -394,12 +394,12 @@ def _outputs(root: Root, one: Entry) -> tuple[OutputDifference, ...]:
 
 
 def dead_difference(found: Divergence) -> DeadDifference:
-    """What is said of a divergence that nothing read."""
+    """Summarize a divergence whose result nothing read."""
     return DeadDifference(found.step, found.phase, found.op, found.site)
 
 
 def line_of(stream: ProcessTrace, chunk: Chunk, row: int) -> Frame | None:
-    """The line that made a record; where no code of the program did, the line that made its thread."""
+    """Return the line that made a record, or the line that started its thread if no code of the program made it."""
     stack = stream.names.stack(int(chunk.columns["stack"][row]))
     return stack[0] if stack else _made_at(stream, int(chunk.columns["thread"][row]))
 
@@ -410,7 +410,7 @@ def _made_at(stream: ProcessTrace, thread: int) -> Frame | None:
     return stream.names.frame(text) if text else None
 
 
-# Threads and processes that use one tensor at the same time.
+# Threads and processes that use one tensor concurrently.
 
 
 _TURNS = (
@@ -429,22 +429,22 @@ _BATCHES = "Both runs loaded the same batches, in a different order."
 
 
 def as_race_of_processes(divergence: Divergence) -> Divergence:
-    """The same divergence, said to come from processes that race for memory that they share."""
+    """Return the same divergence, attributed to processes racing for shared memory."""
     return replace(divergence, kind=Kind.MUTATION, inputs_equal=False, detail=_PROCESSES_DETAIL, shares_memory=True)
 
 
 def writes_shared_memory(process: ProcessTrace) -> bool:
-    """Whether an op of a process writes memory that processes share."""
+    """Whether an op of a process writes to memory that processes share."""
     return next(_shared_writes(process), None) is not None
 
 
 def wrote_otherwise(first: ProcessTrace, second: ProcessTrace) -> bool:
-    """Whether a process wrote other values into memory that processes share in one run than in the other."""
+    """Whether a process wrote different values into shared memory in the two runs."""
     return any(mine != other for mine, other in zip_longest(_shared_writes(first), _shared_writes(second)))
 
 
 def _shared_writes(process: ProcessTrace) -> Iterator[bytes]:
-    """Digests of what ops of a process write into memory that processes share, in order."""
+    """Yield the digests of what a process's ops write into shared memory, in order."""
     numbers = range(len(process.names.texts(Table.LAYOUT)))
     layouts = {number: process.names.layout(number) for number in numbers}
     shared = {number: layout for number, layout in layouts.items() if layout is not None and layout.is_shared}
@@ -458,22 +458,21 @@ def _shared_writes(process: ProcessTrace) -> Iterator[bytes]:
 
 
 def as_changed_by_threads(divergence: Divergence, root: Root, processes: Sequence[ProcessTrace]) -> Divergence:
-    """The same divergence, said to come from threads if its op changes a tensor in place that another thread changes as well.
+    """Attribute a divergence to threads if its op changes a tensor in place that another thread changes, too.
 
-    They race if they were seen to overlap, or may have; where each took what the one before it had left, only their order
-    varies.
+    They race if they overlapped, or may have; if each took what the one before it had left, only their order varies.
 
-    Of memory that came from outside of the stream, or that another thread may have written since, the record has a digest
-    and no producer. So it is the same tensor if a thread took what another one had written. Where no thread takes the
-    tensor twice, that it looks the same has to do. If anything else that the op got differs, that is reason enough.
+    For memory from outside the stream, or that another thread may have written since, the record has a digest but no
+    producer. So two tensors are the same one if a thread took what another thread had written. Where no thread takes the
+    tensor twice, an equal layout must suffice. If any other input of the op differs, that is reason enough.
     """
     group, first, second = root.group, root.first, root.second
     if divergence.kind is Kind.OP and first is not None and second is not None:
-        # What an op got was equal, as it was digested before the op ran. Each run notes whether it changed meanwhile.
+        # The inputs were equal when they were digested, before the op ran. Each run notes whether they changed meanwhile.
         seen = [overlaps(process, one) for process, one in zip(processes, (first, second), strict=True)]
         if any(seen):
             return as_race(divergence)
-        # Of what an op only writes into there is no digest: what lay there may have differed.
+        # Memory that an op only writes into has no digest: its earlier content may have differed.
         is_known = all(
             value.producer >= 0 or value.digest is not None for one in (first, second) for value in one.inputs
         )
@@ -490,16 +489,16 @@ def as_changed_by_threads(divergence: Divergence, root: Root, processes: Sequenc
         if all(one.is_one_after_the_other for one in uses):
             return replace(divergence, kind=Kind.ORDER, inputs_equal=False, detail=_TURNS)
         return as_race(divergence)
-    # Of values that came from outside more than once the op's own variation is the simpler reason.
+    # If the thread takes the tensor from outside more than once, variation of the op itself is the simpler explanation.
     may_be_shared = not any(one.goes_on for one in uses) and any(one.is_taken_elsewhere for one in uses)
     return as_race(divergence) if may_be_shared and divergence.kind in (Kind.OP, Kind.DATA) else divergence
 
 
 def overlaps(process: ProcessTrace, record: Entry) -> bool | None:
-    """Whether another thread wrote what the op of a record used while it ran, or may have; None if the trace does not say.
+    """Whether another thread wrote, or may have written, what a record's op used while it ran; None if the trace does not say.
 
-    Of two ops that change one tensor at the same time only the one that ended later is sure to be noted: so it counts also for
-    another one of a thread that changes a tensor that looks the same.
+    Of two ops that change one tensor at the same time, only the one that ended later is sure to be noted. So a noted op also
+    counts for an op that changes a tensor of the same layout.
     """
     index, number = process.place(record.number) if isinstance(process, JoinedStreams) else (0, record.number)
     stream = process.streams[index] if isinstance(process, JoinedStreams) else process
@@ -530,17 +529,17 @@ class _Uses(NamedTuple):
     takes_over: bool
     """Whether a thread took what another one had written."""
     goes_on: bool
-    """Whether the thread in question changed again what it had changed itself, without a write of another thread between."""
+    """Whether the thread in question changed its own result again, with no write by another thread in between."""
     is_taken_elsewhere: bool
     """Whether another thread changes such a tensor that came from outside."""
     given: set[bytes]
-    """What else such changes took that came from outside."""
+    """Digests of the other inputs of these changes that came from outside."""
     is_one_after_the_other: bool
-    """Whether each change took what one before it had left, and no two the same."""
+    """Whether each change took what an earlier one had left, and no two took the same."""
 
 
 def _uses_of(process: ProcessTrace, chunk: Chunk, row: int) -> _Uses:
-    """How the thread of a record and the others change what looks like the tensor that the record changes."""
+    """Find out how a record's thread and the others change what looks like the tensor that the record changes."""
     thread = chunk.columns["thread"][row]
     layout = chunk.children["inputs"].columns["layout"][chunk.children["inputs"].starts[row]]
     ops = process.names.ops_that(OpSemantics.IN_PLACE)
@@ -562,7 +561,7 @@ def _uses_of(process: ProcessTrace, chunk: Chunk, row: int) -> _Uses:
                 goes_on |= who == thread
                 consumed.append(last.get(who))
             else:
-                # What it writes into without reading it has no digest.
+                # Memory that it writes into without reading it has no digest.
                 takes_over |= 0 not in held and who in last and who == thread
                 taken.setdefault(who, set()).update({held[0]} if 0 in held else ())
                 consumed.append(held.get(0))
@@ -580,7 +579,7 @@ def _uses_of(process: ProcessTrace, chunk: Chunk, row: int) -> _Uses:
 
 
 def changes_in_place(one: Entry) -> bool:
-    """Whether an op writes into memory that it takes from outside, as its first argument."""
+    """Whether an op writes into its first argument, if that came from outside."""
     if OpSemantics.IN_PLACE not in one.op.semantics or not one.inputs or one.inputs[0].producer >= 0:
         return False
     return any(made.layout == one.inputs[0].layout for made in one.outputs)
@@ -598,10 +597,10 @@ class Threads:
         return any(self._search.has_made(traces[run], digest) for traces in self._streams)
 
     def told_apart(self, divergence: Divergence, received: Received) -> Divergence | None:
-        """The same divergence, if both runs made both values of which each took another one; None if they did not.
+        """Explain a divergence where each run received a different one of two values that both runs made; None if they did not.
 
-        A tensor that is changed in place was read at another moment. Of tensors that nobody changes, another one was
-        handed over, as by a queue.
+        If the tensor is changed in place, it was read at a different moment. If it is never changed, a different tensor was
+        handed over, for instance by a queue.
         """
         pairs = [pair for pair in received.pairs if all(self.made(digest, run) for digest in pair for run in (0, 1))]
         if not pairs:
@@ -616,12 +615,12 @@ class Threads:
         return any(self._search.has_written(traces[run], digest) for traces in self._streams)
 
     def looks_at_another_moment(self, root: Root, received: Received, made: Set[bytes]) -> bool:
-        """Whether a thread took values at another moment in each run, and made nothing of them that others took.
+        """Whether a thread read values at a different moment in each run, and no other thread took what it made from them.
 
         Args:
-            root: What it did with the values first.
-            received: The values: both runs made all of them.
-            made: Digests of what came of them.
+            root: The first op on these values.
+            received: The values; both runs made all of them.
+            made: Digests of what was made from them.
         """
         if not received.pairs or root.first is None or changes_in_place(root.first):
             return False
@@ -634,10 +633,10 @@ class Threads:
 
 
 def yields_other_batch(received: Received, own: tuple[ProcessTrace, ProcessTrace], search: DigestSearch) -> bool:
-    """Whether a batch differs only because both runs yield the same batches in another order."""
+    """Whether a batch differs only because both runs yield the same batches in a different order."""
     return any(search.has_made(own[1], mine) and search.has_made(own[0], other) for mine, other in received.pairs)
 
 
 def as_other_batch(divergence: Divergence) -> Divergence:
-    """The same divergence, said to come from the order of batches."""
+    """Return the same divergence, attributed to the order of batches."""
     return replace(divergence, kind=Kind.ORDER, detail=_BATCHES)

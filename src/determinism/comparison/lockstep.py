@@ -1,4 +1,4 @@
-"""Reads two processes side by side: skips what is equal, and hands out the rest step by step."""
+"""Reads two processes in lockstep: skips what is equal, and yields the rest step by step."""
 
 from __future__ import annotations
 
@@ -33,19 +33,16 @@ from determinism.trace.chunks import Array, Chunk, Decoder, RecordReader, cut
 from determinism.trace.process import ProcessTrace
 from determinism.types import Role
 
-# A step's records of both runs, paired: what following differences works on.
-
-
-# Pairs records by what they computed: the same work done in another order is the same work.
+# Pairs records by what they computed: the same work done in a different order is the same work.
 
 _MOST_RECORDS = 1 << 18
 
 
 def paired_by_content(group: Group, canonical: Canonical) -> Pairing | None:
-    """Pair anew the records whose outputs differ, where the same op at the same place gave these outputs elsewhere.
+    """Re-pair the records whose outputs differ, where the same op at the same place has these outputs elsewhere.
 
-    A loop over a set does the same work in another order: then each of its records has a partner with equal outputs,
-    and only what depends on the order differs. What finds no such partner pairs by occurrence.
+    A loop over a set does the same work in a different order: then each of its records has a partner with equal outputs,
+    and only results that depend on the order differ. Records without such a partner pair by occurrence.
 
     Returns:
         The new pairing; None if nothing pairs by content.
@@ -67,7 +64,7 @@ def paired_by_content(group: Group, canonical: Canonical) -> Pairing | None:
 
 
 def _content(chunk: Chunk) -> Array:
-    """Two numbers per record that stand for the digests of its outputs, in order."""
+    """Return two numbers per record that represent the digests of its outputs, in order."""
     outputs = chunk.children["outputs"]
     digests = outputs.columns["digest"].view(np.int64)
     sums = np.zeros((chunk.rows, 2), dtype=np.int64)
@@ -77,7 +74,7 @@ def _content(chunk: Chunk) -> Array:
     return sums
 
 
-# Which records of a group read what a record wrote.
+# Finds the records of a group that read what a record wrote.
 
 
 class Readers:
@@ -97,13 +94,13 @@ class Readers:
         return self._keys[order], self._owners[order]
 
     def of(self, key: int) -> Array:
-        """Positions of the records that read from one producer."""
+        """Return the positions of the records that read from one producer."""
         keys, owners = self._by_key
         low, high = np.searchsorted(keys, [key, key + 1])
         return owners[low:high]
 
     def of_any(self, keys: set[int]) -> Array:
-        """Positions of the records that read from any of several producers."""
+        """Return the positions of the records that read from any of several producers."""
         if not keys or not len(self._keys):
             return np.zeros(0, dtype=np.int64)
         wanted = np.fromiter(keys, dtype=np.int64, count=len(keys))
@@ -111,23 +108,23 @@ class Readers:
 
 
 def _positions(rows: Array, count: int) -> Array:
-    """Per row of a chunk its position in the group."""
+    """Return the position in the group of each row of a chunk."""
     positions = np.zeros(count, dtype=np.int64)
     present = rows >= 0
     positions[rows[present]] = np.flatnonzero(present)
     return positions
 
 
-# Finds pairs that are none: looks at values, such as logging by the clock, at another moment in each run.
+# Finds false pairs: looks at values, such as time-based logging, that happen at a different moment in each run.
 
 _LOOKS = (Role.ESCAPE, Role.CHECKPOINT)
 
 
 def looks_elsewhere(group: Group, crossing: Array) -> Array:
-    """Pairs that stand in another order, read other records, and whose results only such looks receive.
+    """Find pairs that are in a different order, read different records, and whose results only such looks receive.
 
-    The n-th log line of one run is not the n-th of the other if it came at another moment. What is read further on, by
-    training say, stays paired: there another order is a difference.
+    The n-th log line of one run is not the n-th of the other if it came at a different moment. Values that are used
+    further, for instance by training, stay paired: there a different order is a difference.
     """
     apart = np.zeros(len(crossing), dtype=bool)
     suspects = _reading_others(group, np.flatnonzero(crossing & group.flags.outputs))
@@ -145,7 +142,7 @@ def looks_elsewhere(group: Group, crossing: Array) -> Array:
 
 
 def _reading_others(group: Group, candidates: Array) -> list[int]:
-    """The candidates that read other records in each run, or what such a candidate made."""
+    """Return the candidates that read different records in each run, or the output of such a candidate."""
     inputs = group.first.children["inputs"]
     suspects: list[int] = []
     keys: set[int] = set()
@@ -158,36 +155,33 @@ def _reading_others(group: Group, candidates: Array) -> list[int]:
     return suspects
 
 
-# Counts, step by step, how many records were compared and how many of them differ, in little memory.
-
-
 _USUAL_STEP = 1 << 11
 _LARGEST_GROUP = 1 << 21
 _MOST_COUNTED_ALONE = 4_000_000
-"""So many records are worth reading to know how many of them differ, and no more."""
+"""The most records that are read only to count how many of them differ."""
 
 
 class Lockstep:
-    """Two processes read side by side."""
+    """Two processes read in lockstep."""
 
     def __init__(self, first: ProcessTrace, second: ProcessTrace, canonical: Canonical) -> None:
         self.canonical = canonical
         decoder = Decoder()
         self._readers = (first.reader(decoder), second.reader(decoder))
         self._has_steps = first.steps_by is not None or second.steps_by is not None
-        """Whether anything but batches counts the steps: work on batches that came in another order may be the same work."""
+        """Whether steps are counted by anything but batches: work on batches in a different order may be the same work."""
         self.num_equal = 0
         """Records that were equal from the start, before anything differed."""
         self.counts = StepCounts()
-        """Which steps these records belong to."""
+        """How many records of each step were compared, and how many differ."""
         self.translation = Translation(0)
         self._differing_until = 0
-        """Up to which record of the first process each step is to be looked at by itself."""
+        """The record of the first process up to which each step must be looked at by itself."""
         self.pairs_by_content = True
-        """Look for work done in another order; of no use once the first divergence is known."""
+        """Whether to look for work done in a different order; useless once the first divergence is known."""
 
     def groups(self) -> Iterator[Group]:
-        """Everything from the first difference on; nothing if there is none."""
+        """Yield everything from the first difference on; nothing if there is none."""
         if not self._skip_equal():
             return
         self.translation = Translation(self.num_equal)
@@ -195,7 +189,7 @@ class Lockstep:
             yield group
 
     def count_on(self) -> None:
-        """Count how many of the records that follow differ, once nothing else is to be learnt from them."""
+        """Count how many of the remaining records differ, once nothing else can be learnt from them."""
         left = _MOST_COUNTED_ALONE
         while left > 0 and (portion := self._next_in_place(left) or self._next_aligned()) is not None:
             first, second, pairing = portion
@@ -203,7 +197,7 @@ class Lockstep:
             left -= len(pairing.first)
 
     def _next_in_place(self, most: int) -> tuple[Chunk, Chunk, Pairing] | None:
-        """The next records that are the same ops at the same places, whatever they gave; None if the very next are not."""
+        """Return the next records that are the same ops at the same places, whatever their outputs; None if there are none."""
         first, second = (reader.at_hand() for reader in self._readers)
         if first is None or second is None:
             return None
@@ -242,7 +236,7 @@ class Lockstep:
             reader.advance(rows)
 
     def _is_same(self, first: Chunk, second: Chunk) -> bool:
-        """Whether nothing differs; as long as nothing did, equal distances lead to the same producers."""
+        """Whether nothing differs; while nothing has, equal distances mean the same producers."""
         distances = (chunk.children["inputs"].columns["producer"] for chunk in (first, second))
         return are_same(first, second, self.canonical) and are_same_cells(*distances)
 
@@ -262,10 +256,10 @@ class Lockstep:
         return None if chunks is None else self._group(*chunks)
 
     def _next_even_group(self) -> Group | None:
-        """The records that lie together, of as many steps as they are, if nothing differs but states of generators.
+        """Return the records at hand, of however many steps, if only generator states differ; else None.
 
-        The generator of Python starts from another state in each run of a program that does not seed it. Most such programs never draw from
-        it, and then small steps cost much more one by one.
+        In a program that does not seed Python's generator, it starts in a different state in each run. Most such programs never draw from
+        it, and processing small steps one by one would cost much more.
         """
         first, second = (reader.at_hand() for reader in self._readers)
         if first is None or second is None or first.first < self._differing_until:
@@ -280,7 +274,7 @@ class Lockstep:
         return group
 
     def _next_chunks(self) -> tuple[Chunk, Chunk] | None:
-        """The records of the next step of both runs; None if there are none."""
+        """Return the records of the next step of both runs; None if there are none."""
         if not self._has_steps and (all_batches := self._all_batches()) is not None:
             return all_batches
         parts = [_rest_of_step(reader) for reader in self._readers]
@@ -297,8 +291,8 @@ class Lockstep:
         return chunks[0], chunks[1]
 
     def _all_batches(self) -> tuple[Chunk, Chunk] | None:
-        """All records that are left, if they can be paired at once; else they go batch by batch, since runs of unlike length
-        must not be cut at the same number.
+        """Return all remaining records if they can be paired at once; else None, and they are paired batch by batch, since runs
+        of different lengths must not be cut at the same number of records.
         """
         parts = [reader.peek(_LARGEST_GROUP) for reader in self._readers]
         some = next((part for part in parts if part is not None), None)
@@ -312,7 +306,7 @@ class Lockstep:
         return first, second
 
     def _same_group(self, first: Chunk, second: Chunk) -> Group | None:
-        """Records of which nothing differs but states of generators; None if something does, or needs a closer look."""
+        """Return a group in which only generator states differ; None if anything else does, or needs a closer look."""
         if first.rows != second.rows or not are_same(first, second, self.canonical, but_for=("generators",)):
             return None
         rows = np.arange(first.rows)
@@ -323,7 +317,7 @@ class Lockstep:
         if not np.array_equal(sources, translation.keys(producers(second))):
             return None
         self.translation = translation
-        # The views are equal, too: both sides get one array, and nothing looks them up twice.
+        # The views are equal, too: both sides share one array, so they are looked up only once.
         views = self.canonical.layouts.first[first.children["inputs"].columns["layout"]]
         both = RunPair(sources, sources), RunPair(views, views)
         flags = replace(
@@ -363,7 +357,7 @@ class Lockstep:
 
 
 def _rest_of_step(reader: RecordReader) -> Chunk | None:
-    """The next records that belong to one step; of a huge step only a part."""
+    """Return the next records that belong to one step, or only part of a huge step."""
     rows = _USUAL_STEP
     while True:
         chunk = reader.peek(rows)

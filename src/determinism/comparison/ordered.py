@@ -1,4 +1,4 @@
-"""Compares a process of two runs whose records have an order."""
+"""Compares a process of two runs, if its records have an order."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _ROWS = 2
 """How many rows of records above and below."""
 _MOST_IN_A_ROW = 5
 _MOST_READERS = 1000
-"""Of one record that are looked at."""
+"""How many readers of one record are looked at."""
 
 
 def dataflow(root: Root, processes: tuple[ProcessTrace, ProcessTrace], num_equal: int) -> Dataflow | None:
     """Collect the records around a divergence.
 
     Args:
-        root: Where the runs depart from each other.
+        root: Where the runs diverge.
         processes: The process of both runs.
         num_equal: How many records are equal in both runs from the start.
 
@@ -48,7 +48,7 @@ def dataflow(root: Root, processes: tuple[ProcessTrace, ProcessTrace], num_equal
         for distance in range(1, _ROWS + 1):
             found = {one.number: one for reached in row for one in neighbours(reached) if one.number not in seen}
             seen |= found.keys()
-            # Differences are what is looked for; the rest shows how far they did not come.
+            # Differences matter most; the rest shows how far they did not reach.
             row = sorted(found.values(), key=lambda one: (not around.differs(one.number), one.number))
             left_out += max(0, len(row) - _MOST_IN_A_ROW)
             row = rows[direction * distance] = row[:_MOST_IN_A_ROW]
@@ -68,7 +68,7 @@ def _numbered(nodes: dict[int, FlowNode]) -> list[FlowNode]:
 
 
 class _Surroundings:
-    """The run that holds the record, and what is known of its other records."""
+    """The run that holds the record, and what is known about its other records."""
 
     def __init__(self, root: Root, processes: tuple[ProcessTrace, ProcessTrace], num_equal: int) -> None:
         group = root.group
@@ -90,27 +90,27 @@ class _Surroundings:
         return entry_of(self._process, self._chunk, row)
 
     def producers(self, one: Entry) -> Iterator[Entry]:
-        """The records whose outputs a record read or wrote into."""
+        """Yield the records whose outputs a record read or wrote into."""
         for number in {value.producer for value in one.inputs if value.producer >= 0}:
             row = number - self._chunk.first
             yield self._entry(row) if row >= 0 else entry_of(self._process, *self._process.record(number))
 
     def readers(self, one: Entry) -> Iterator[Entry]:
-        """The records of the same step that read an output of a record; not those that say what is held at its end."""
+        """Yield the records of the same step that read an output of a record, except those that list what is held at its end."""
         owners = np.unique(self._owners[self._produced_by == one.number])
         owners = owners[self._chunk.columns["role"][owners] != Role.STATE]
         for row in owners[:_MOST_READERS]:
             yield self._entry(int(row))
 
     def differs(self, number: int) -> bool | None:
-        """Whether the outputs of a record differ between the runs; None where its partner is not known."""
+        """Whether the outputs of a record differ between the runs; None where its partner is unknown."""
         if number < self._num_equal:
             return False
         row = number - self._chunk.first
         return bool(self._different[self._position[row]]) if row >= 0 else None
 
     def node(self, one: Entry, distance: int) -> FlowNode:
-        """A record as it is shown."""
+        """Return a record as a report shows it."""
         row = one.number - self._chunk.first
         chunk, at = (self._chunk, row) if row >= 0 else self._process.record(one.number)
         stack = self._process.names.stack(int(chunk.columns["stack"][at]))
@@ -175,7 +175,7 @@ def compare_processes(first: ProcessTrace, second: ProcessTrace) -> ProcessCompa
 
 
 def _seen_racing(divergence: Divergence, processes: tuple[ProcessTrace, ProcessTrace]) -> Divergence:
-    """The same divergence, said to come from threads if one wrote what its op used while that ran."""
+    """Attribute the divergence to racing threads, if one wrote what its op used while that ran."""
     process = processes[divergence.records_of]
     is_noted = divergence.record + process.begin in (process.description.get("overlapped") or ())
     return as_race(divergence) if divergence.kind is Kind.OP and is_noted else divergence
@@ -186,14 +186,14 @@ _MOST_UNREAD = 64
 
 @dataclass(frozen=True)
 class UnreadValues:
-    """The values that differ and that nothing in their own process read; another thread, or another process, may have."""
+    """The differing values that nothing in their own process read; another thread or process may have."""
 
     outputs: Mapping[tuple[int, int], int]
-    """For an output, by the number of its record in the first run and its place, the root that it descends from."""
+    """The root that an output descends from, by the number of its record in the first run and its position."""
     roots: Mapping[int, tuple[Divergence, Received]]
 
     def origin_of(self, pairs: Set[Pair], first: ProcessTrace) -> tuple[Divergence, Received] | None:
-        """Where the first of these values that was made here began to differ, and what that received; None if none was."""
+        """Return the origin of the first of these values that was made here, and what it received; None if none was."""
         made = outputs_with({digest for digest, _ in pairs}, first.chunks())
         roots = {self.outputs[at] for places in made.values() for at in places if at in self.outputs}
         return self.roots[min(roots)] if roots else None
@@ -205,17 +205,17 @@ def _unread(flow: Flow, processes: tuple[ProcessTrace, ProcessTrace], level: Lev
     return UnreadValues(flow.outputs_of(roots), begun)
 
 
-# Cuts two processes to the steps that both have whole, where one of them has not come to its end.
+# Cuts two processes to the steps that both completed, where one of them did not reach its end.
 
 
 def up_to_common_step(first: ProcessTrace, second: ProcessTrace) -> tuple[ProcessTrace, ProcessTrace] | None:
-    """Both processes without the last step that both began, and what follows it; None if nothing is left.
+    """Cut both processes before the last step that both began; None if nothing is left.
 
     Raises:
         TraceError: A trace is damaged.
     """
     if first.steps_by != second.steps_by:
-        # One of them has not yet seen what counts its steps.
+        # One of them has not yet reached what counts its steps.
         return None
     step = min(_last_step(process) for process in (first, second))
     counts = [_count_before(process, step) for process in (first, second)]

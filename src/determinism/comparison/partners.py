@@ -1,4 +1,4 @@
-"""Finds, for a record that only one run has, the record of the other run that takes its place."""
+"""Finds, for a record that only one run has, its counterpart in the other run."""
 
 from __future__ import annotations
 
@@ -38,36 +38,33 @@ from determinism.trace.process import ProcessTrace, Trace
 from determinism.trace.views import JoinedStreams
 from determinism.types import Access
 
-# Finds out which streams of a run made certain values, or took them in, by their digests.
-
-
 Sides = tuple[JoinedStreams, JoinedStreams]
 
 
 class Rung(NamedTuple):
-    """One rule by which records pair that the rules before it left."""
+    """One rule for pairing the records that earlier rules left unpaired."""
 
     equal: tuple[str, ...]
     """What both have in common, besides their place in the program: what they read (`inputs`), also with their `arguments` (`task`), what they
-    were `given` from outside of their stream, the `arguments`, the `stream`."""
+    were `given` from outside their stream, the `arguments`, the `stream`."""
     reason: str
 
 
 RUNGS = (
     Rung(("task",), "equal work on equal inputs, whichever stream was free to do it"),
-    Rung(("inputs", "stream"), "equal inputs and other arguments: the arguments are the difference"),
+    Rung(("inputs", "stream"), "equal inputs and different arguments: the arguments are the difference"),
     Rung(("inputs",), "the same in another stream"),
     Rung(
         ("given", "arguments", "stream"),
-        "of inputs made on the way, a difference may have come in: what came from outside says whose they are",
+        "inputs made within the stream may carry a difference; those from outside identify the work",
     ),
     Rung(("given", "arguments"), "the same in another stream"),
-    Rung(("arguments", "stream"), "nothing tells them but how they were called: by the order within the stream"),
-    Rung(("stream",), "the same with other arguments"),
+    Rung(("arguments", "stream"), "only their arguments identify them: paired by the order within the stream"),
+    Rung(("stream",), "the same with different arguments"),
     Rung(("arguments",), "the stream that did it has another name, or more of this work, in the other run"),
     Rung((), "the same op at the same place"),
 )
-"""From much in common to little: a pair that a later rung makes would hide what an earlier one shows."""
+"""From most in common to least: pairs made by a later rung would hide what an earlier one shows."""
 
 
 class Partners:
@@ -87,8 +84,8 @@ class Partners:
             chunks: Those of each run.
             processes: What they were picked from.
             canonical: Numbers for names.
-            prints: Per run and record what tells its place, arguments and inputs.
-            given: Per run and record what tells the inputs that come from outside its stream.
+            prints: Per run and record the fingerprints of its place, arguments and inputs.
+            given: Per run and record the fingerprint of the inputs from outside its stream.
         """
         self._chunks = chunks
         self._places: list[Array] = []
@@ -112,7 +109,7 @@ class Partners:
         }
 
     def pairing(self, *, across: bool, received: Set[Pair]) -> Pairing:
-        """Pair the makers of values that were received, then what `RUNGS` says, rung by rung.
+        """Pair the makers of received values, then the rest by `RUNGS`, rung by rung.
 
         Args:
             across: Whether records of different streams may pair.
@@ -136,15 +133,15 @@ class Partners:
         return repaired(alone, nothing, np.concatenate(left), np.concatenate(right))
 
     def _keys(self, *, across: bool) -> Iterator[RunPair[Array]]:
-        """What pairs must have in common, rung by rung; where streams stay apart, always the stream."""
+        """Yield the keys that pairs must share, rung by rung; they always include the stream unless `across` is set."""
         named = (rung.equal if across or "stream" in rung.equal else (*rung.equal, "stream") for rung in RUNGS)
-        # With the stream, some rungs are alike.
+        # Once the stream is included, some rungs are the same.
         for aspects in dict.fromkeys(named):
             sides = ([self._places[side], *(self._aspects[name][side] for name in aspects)] for side in (0, 1))
             yield RunPair(*(np.concatenate(parts, axis=1) for parts in sides))
 
     def _makers(self, received: Set[Pair]) -> Array:
-        """Positions of the records that made received values in both runs, and of what these were made from."""
+        """Return the positions of the records that made received values in both runs, and of what these were made from."""
         if not received:
             return np.zeros((0, 2), dtype=np.int64)
         makers = [_makers(chunk, {pair[side] for pair in received}) for side, chunk in enumerate(self._chunks)]
@@ -168,13 +165,13 @@ class Partners:
 
 
 def _or_nothing(read: Array, side: int) -> Array:
-    """What records read; of those that read nothing a number that no other has."""
+    """Return what records read; a unique number for each record that reads nothing."""
     alone = np.stack([np.arange(len(read)), np.full(len(read), side)], axis=1)
     return np.where(read.any(axis=1, keepdims=True), read, alone)
 
 
 def _makers(chunk: Chunk, wanted: set[bytes]) -> dict[bytes, list[int]]:
-    """Positions of the records that gave outputs with these digests."""
+    """Return the positions of the records that made outputs with these digests."""
     outputs = chunk.children["outputs"]
     digests = outputs.columns["digest"]
     owner = outputs.owners
@@ -186,7 +183,7 @@ def _makers(chunk: Chunk, wanted: set[bytes]) -> dict[bytes, list[int]]:
 
 
 def _sources(chunk: Chunk) -> Array:
-    """Per input entry the position of its producer among the records; -1 where that is not one of them."""
+    """Return, per input entry, the position of its producer among the records; -1 if that is not one of them."""
     numbers = producers(chunk)
     if not chunk.rows:
         return numbers
@@ -198,22 +195,22 @@ def _rows_read(chunk: Chunk, sources: Array, row: int) -> list[int]:
     return [int(source) for source in sources[chunk.children["inputs"].part(row)]]
 
 
-# Makes a group of the records that only one run has, so that what differs in them can be followed.
+# Makes a group of the records that only one run has, so that their differences can be followed.
 
 _EXTERNAL = -1
 
 
 @dataclass(frozen=True)
 class ContentGroup(Group):
-    """Records that were paired by what they did; an input is known by what its producer left there."""
+    """Records that were paired by what they did; an input is identified by the content its producer left there."""
 
     contents: RunPair[Array]
-    """Per side and input entry a number that stands for that; -1 for external."""
+    """Per side and input entry a number that identifies this content; -1 for external."""
     second_keys: Keys
     is_unordered: ClassVar[bool] = True
 
     def reads(self, side: int) -> list[tuple[int, int]]:
-        """Per input entry of a side: what it held, and the view."""
+        """Return, per input entry of a side, its content and the view."""
         return list(zip(self.contents[side].tolist(), self.layouts[side].tolist(), strict=True))
 
 
@@ -224,7 +221,7 @@ class Keys(NamedTuple):
     keys: Array
 
     def of(self, numbers: Array) -> Array:
-        """Keys of records; -1 stays -1, and what was not picked has a key that nothing else has."""
+        """Return the keys of records; -1 stays -1, and a record that was not picked gets a unique key."""
         found = np.where(numbers < 0, -1, -2 - numbers)
         if len(self.numbers):
             at = np.minimum(np.searchsorted(self.numbers, numbers), len(self.numbers) - 1)
@@ -232,7 +229,7 @@ class Keys(NamedTuple):
         return np.asarray(found)
 
     def key(self, number: int) -> int:
-        """Key of one record."""
+        """Return the key of one record."""
         return int(self.of(np.array([number]))[0])
 
 
@@ -245,7 +242,7 @@ def paired(
         found: The records.
         processes: What they were picked from.
         canonical: Numbers for names.
-        across: Whether records of different streams may pair, where work goes to whoever is free.
+        across: Whether records of different streams may pair, since work goes to whichever stream is free.
         received: Values that other streams received from these: their makers pair first.
     """
     chunks = RunPair(found.first, found.second)
@@ -267,14 +264,14 @@ def paired(
 
 
 def _numbers(chunk: Chunk, rows: Array) -> Array:
-    """Numbers of the records at these positions; anything for position -1."""
+    """Return the numbers of the records at these positions; arbitrary for position -1."""
     return chunk.numbers[rows] if chunk.rows else np.zeros(len(rows), dtype=np.int64)
 
 
 def _flags(
     chunks: RunPair[Chunk], pairing: Pairing, canonical: Canonical, contents: RunPair[Array], views: RunPair[Array]
 ) -> Flags:
-    """Like those of paired records in order, but an input is another one only if its producer left something else."""
+    """Return flags as for ordered records, except that an input differs only if its producer left different content."""
     pairs = np.flatnonzero(pairing.are_pairs)
     rows = RunPair(pairing.first[pairs], pairing.second[pairs])
     flags = compare_rows(chunks, rows, canonical, contents)
@@ -285,23 +282,23 @@ def _flags(
 
 
 def _numbers_of_contents(chunk: Chunk, left: Array) -> Array:
-    """One number per input entry for what its producer left; what lay in memory that is only written into is no matter."""
+    """Return one number per input entry for what its producer left; 0 for memory that is not read, as its content is irrelevant."""
     inputs = chunk.children["inputs"]
     mixed = (left[:, 0] ^ (left[:, 1] << np.uint64(1))).view(np.int64)
     mixed = np.where(inputs.columns["access"] == Access.READ, mixed, 0)
     return np.where(inputs.columns["producer"] == 0, _EXTERNAL, mixed)
 
 
-# Finds the random draws behind values that changed places: each thread drew, in another order in each run.
+# Finds the random draws behind values that changed places: threads drew in a different order in each run.
 #
-# All threads draw from one generator. As a multiset their draws are the same in both runs, and only what took them
-# shows that another thread had drawn before.
+# All threads draw from one generator. As a multiset their draws are the same in both runs; only the ops that drew
+# show that another thread had drawn first.
 
 _MOST_DRAWS = 256
 
 
 def draw_behind(root: Root, processes: Sides, canonical: Canonical) -> Root | None:
-    """The draws of both runs that a record's inputs go back to, if these came from different states of the generator.
+    """Find the draws of both runs that a record's inputs go back to, if they came from different generator states.
 
     Args:
         root: A record whose inputs were made by other records of its stream.
@@ -328,13 +325,13 @@ def draw_behind(root: Root, processes: Sides, canonical: Canonical) -> Root | No
 
 
 def _producers(mine: Entry, other: Entry) -> list[tuple[int, int]]:
-    """The records that made the inputs of both."""
+    """Return the pairs of records that made the inputs of both."""
     pairs = zip(mine.inputs, other.inputs, strict=False)
     return [(one.producer, its.producer) for one, its in pairs if one.producer >= 0 and its.producer >= 0]
 
 
 def _state(chunk: Chunk, row: int) -> list[bytes]:
-    """The states of the generators that a record drew from."""
+    """Return the states of the generators that a record drew from."""
     return chunk.children["generators"].digests_of(row)
 
 
@@ -352,10 +349,10 @@ def _as_root(
     return Root(0, group, 0, mine, other, aspects, reads_unwritten=False, allocation=None, came_in=False)
 
 
-# Pairs programs that a run started beside each other, whichever of them began to record first.
+# Pairs programs that a run started concurrently, whichever of them began to record first.
 #
-# They have no name, so their keys count them in the order in which they began. Programs that start at the same time
-# begin in another order in each run; which is which shows in their arguments, and in what they did.
+# They have no names, so their keys count them in the order in which they began. Programs started at the same time
+# begin in a different order in each run; their arguments, and what they did, show which is which.
 
 _COUNTED = re.compile(r"(?P<part>.+/)?main(?:-\d+)?|(?P<of>.+)\.\d+")
 """Keys that are made by counting: `main`, `main-2`; `main.1`, `main.2`; in a run of several parts also `node-1/main`."""
@@ -364,11 +361,11 @@ _Pairs = list[tuple[ProcessTrace, ProcessTrace]]
 
 
 def pair_siblings(first: Trace, second: Trace) -> None:
-    """Give programs of the second run that were counted in another order the keys that they have in the first.
+    """Rename programs of the second run that were counted in a different order to their keys in the first.
 
     Args:
         first: Keeps its keys.
-        second: Its processes, and what belongs to them, may get other keys.
+        second: Its processes, and what belongs to them, may get new keys.
 
     Raises:
         TraceError: A trace is damaged.
@@ -384,7 +381,7 @@ def pair_siblings(first: Trace, second: Trace) -> None:
 
 
 def alone(trace: Trace) -> list[ProcessTrace]:
-    """The processes of a run that have the same key in each: neither they nor who started them was counted among others."""
+    """Return the processes whose keys are the same in every run: neither they nor their ancestors were counted among others."""
     mistakable = {process.key for group in _groups(trace).values() if len(group) > 1 for process in group}
     return [process for process in ordered(trace) if not any(_is_of(process.key, key) for key in mistakable)]
 
@@ -403,7 +400,7 @@ def _groups(trace: Trace) -> dict[str, list[ProcessTrace]]:
 
 
 def _pairs(mine: Sequence[ProcessTrace], others: Sequence[ProcessTrace]) -> _Pairs:
-    """The same program with the same arguments; of several, what did the same; then those with the same key."""
+    """Pair the same program with the same arguments, among several the one that did the same; then those with equal keys."""
     left, right = list(mine), list(others)
     pairs: _Pairs = []
 
@@ -436,7 +433,7 @@ def _did_the_same(first: ProcessTrace, second: ProcessTrace) -> bool:
 
 
 def _renamed(pairs: _Pairs, keys: Sequence[str]) -> dict[str, str]:
-    """The key of the partner for each old key; what has no partner takes a key that is left."""
+    """Return the partner's key for each old key; a process without a partner takes a key that is left."""
     renamed = {other.key: process.key for process, other in pairs}
     free = [key for key in keys if key not in renamed.values()]
     for key in keys:
@@ -447,7 +444,7 @@ def _renamed(pairs: _Pairs, keys: Sequence[str]) -> dict[str, str]:
 
 
 def _rename(trace: Trace, renamed: dict[str, str]) -> None:
-    """Rename processes, and what was started by them or is part of them."""
+    """Rename processes, together with their descendants and parts."""
 
     def new(key: str) -> str:
         parts = key.split(".")
@@ -465,27 +462,27 @@ def _rename(trace: Trace, renamed: dict[str, str]) -> None:
     trace.processes.sort(key=lambda process: process.key)
 
 
-# Which records of two streams have no equal in the other one, wherever that may be.
+# Finds the records of two streams that have no equal anywhere in the other.
 
 
 _MOST_HELD = 1 << 23
-"""Fingerprints that are held at once; of longer streams, one part of all numbers is looked at after the other."""
+"""Fingerprints that are held at once; for longer streams, the range of values is processed in parts."""
 _MOST_RECORDS = 1 << 16
 
 
 class Unmatched(NamedTuple):
-    """Records that only one run has, of both runs."""
+    """The records of each run that the other lacks."""
 
     first: Chunk
     second: Chunk
     is_partial: bool
-    """Whether there are more; then the earliest of each stream are here."""
+    """Whether there are more; then these are the earliest of each stream."""
 
 
 def unmatched(first: JoinedStreams, second: JoinedStreams, canonical: Canonical) -> Unmatched | None:
     """Compare two streams as multisets of what their records did.
 
-    Memory does not grow with the length of the streams; their records are read several times if they differ.
+    Memory use does not grow with the length of the streams; if they differ, their records are read several times.
 
     Returns:
         None if every record has an equal in the other run.
@@ -512,7 +509,7 @@ def unmatched(first: JoinedStreams, second: JoinedStreams, canonical: Canonical)
 
 
 def _part(process: JoinedStreams, canonical: Canonical, side: int, part: int, parts: int) -> tuple[Array, Array]:
-    """Numbers and fingerprints of the records whose fingerprint lies in one part of all numbers."""
+    """Return the numbers and fingerprints of the records whose fingerprint is in one part of the range."""
     numbers, found = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.uint64)]
     for chunk, counted, prints in stream_fingerprints(process, canonical, side):
         chosen = prints[:, 1] % np.uint64(parts) == part
@@ -522,7 +519,7 @@ def _part(process: JoinedStreams, canonical: Canonical, side: int, part: int, pa
 
 
 def _without_equal(prints: Array, others: Array) -> Array:
-    """Positions of the fingerprints that the others lack; of several equal ones, the last that are too many."""
+    """Return the positions of the fingerprints that the others lack; among equal ones, the last are the surplus."""
     order = np.argsort(prints, kind="stable")
     ordered, others = prints[order], np.sort(others)
     occurrence = np.arange(len(ordered)) - np.searchsorted(ordered, ordered, side="left")
@@ -531,7 +528,7 @@ def _without_equal(prints: Array, others: Array) -> Array:
 
 
 def _earliest(process: JoinedStreams, numbers: Array) -> Array:
-    """As many records as can be followed: the earliest of each stream, so that what they read from is there too."""
+    """Return as many records as can be followed: the earliest of each stream, so that their producers are included."""
     if len(numbers) <= _MOST_RECORDS:
         return numbers
     stream = process.stream_of(numbers)
@@ -540,7 +537,7 @@ def _earliest(process: JoinedStreams, numbers: Array) -> Array:
 
 
 def _picked(process: JoinedStreams, numbers: Array) -> Chunk | None:
-    """These records; None if there are none."""
+    """Return these records; None if there are none."""
     found = []
     for chunk in process.chunks():
         low, high = np.searchsorted(numbers, [chunk.first, chunk.first + chunk.rows])

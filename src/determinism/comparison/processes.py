@@ -1,5 +1,5 @@
-"""What came of comparing one process of two runs: in how many records of each step it differs, and when a difference first showed in the loss, in
-what the program keeps, in what it printed or saved.
+"""The result of comparing one process of two runs: in how many records of each step it differs, and when a difference first showed in the loss, in
+what the program keeps, or in what it printed or saved.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from determinism.trace.schema import RESULTS_OP, Frame, Table
 from determinism.types import NO_DIGEST, Role, Stream
 
 _UNREAD_RESULT = "result that the program may read (no other op used it)"
-"""What `Visible` calls a value that an op gave and none took, such as a loss that a function returns: how it was used was not seen."""
+"""What `Visible` calls a result that no op used, such as a loss that a function returns: its use was not observed."""
 
 
 class MadeValues(Protocol):
-    """The values of a stream that differ, each of which another stream may have received."""
+    """The differing values of a stream, each of which another stream may have received."""
 
     def origin_of(self, pairs: Set[Pair], first: ProcessTrace) -> tuple[Divergence, Received] | None:
-        """Where the first of these values that was made here began to differ, and what that received; None if none was.
+        """Return the origin of the first of these values that was made here, and what it received; None if none was.
 
         Args:
             pairs: The values.
@@ -38,7 +38,7 @@ class MadeValues(Protocol):
 
 @dataclass
 class ProcessComparison:
-    """What comparing one process of two runs came to."""
+    """The result of comparing one process of two runs."""
 
     key: str
     started: float = 0.0
@@ -50,40 +50,40 @@ class ProcessComparison:
     dead_differences: int = 0
     dead_first: list[DeadDifference] = field(default_factory=list)
     first_dead: Divergence | None = None
-    """As a divergence, for those who count dead differences too."""
+    """The first dead difference as a divergence, for when dead differences count, too."""
     sent: Divergence | None = None
-    """The first that other processes got through a collective, whether anything here read it or not."""
+    """The first difference sent to other processes through a collective, whether anything here read it or not."""
     exchanged: Divergence | None = None
-    """The divergence as one of the collective that it came through, if this process gave that the same values in both runs."""
+    """The divergence, attributed to the collective that it came through, if this process gave it equal values in both runs."""
     shared: Divergence | None = None
     """The first that began here and was written where other processes may read it, whether anything here read it or not."""
     received: Received = NOTHING
     """What the divergence got from other streams."""
     loaded: frozenset[Pair] = frozenset()
-    """What differs of all that was loaded from files before it."""
+    """Differing values that were loaded from files before it."""
     stream: Stream = Stream.PROCESS
     part_of: str = ""
-    """Key of the process; that of the streams of its threads, pools and workers as well."""
+    """Key of the process, also for the streams of its threads, pools and workers."""
     traces: tuple[ProcessTrace, ProcessTrace] | None = None
     counts: StepCounts | None = None
     """How many records differ in each step; None for streams without an order, and where nothing that counts differs."""
     dataflow: Dataflow | None = None
-    """What is around the divergence."""
+    """The records around the divergence."""
     has_order: bool = True
     """Whether the records of the stream have an order of their own."""
     made: MadeValues | None = None
-    """Which of its values differ, live or dead; of a stream with an order, those that nothing in it read. None if there are none."""
+    """Its differing values, live or dead; for a stream with an order, those that nothing in it read. None if there are none."""
     is_partial: bool = False
-    """Whether more records of it differ than could be followed, so that finding none that counts says nothing."""
+    """Whether more of its records differ than could be followed, so that finding none that counts proves nothing."""
 
 
 ProcessPair = tuple[ProcessTrace, ProcessTrace]
 ComparePairs = Callable[[Sequence[ProcessPair], bool], Sequence[ProcessComparison | None]]
-"""Compares pairs of processes; given whether a run was stopped by us. None stands for a pair that must be compared here."""
+"""Compares pairs of processes; told whether we stopped a run. Returns None for a pair that the caller must compare itself."""
 
 
 def compare_none(pairs: Sequence[ProcessPair], is_stopped: bool) -> Sequence[ProcessComparison | None]:
-    """Leave every pair to be compared here."""
+    """Leave every pair to the caller."""
     return [None] * len(pairs)
 
 
@@ -112,7 +112,7 @@ class VisibleDifferences:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing more can be learnt that a report shows."""
+        """Whether a report would show nothing more."""
         return "loss" in self.first and "parameter" in self.first
 
     def add(self, group: Group) -> None:
@@ -128,14 +128,14 @@ class VisibleDifferences:
         roles = group.first.columns["role"][rows] if len(rows) else np.zeros(0)
         self._look_at_extra(group)
         for role in _SINKS:
-            # A step has no outputs, nor has memory that is handed out; whether they differ shows in their inputs.
+            # Steps and memory that is handed out have no outputs; their inputs show whether they differ.
             by_inputs = role in (Role.STATE, Role.ESCAPE)
             chosen = roles == role if by_inputs else (roles == role) & differs[paired]
             for row in rows[chosen]:
                 self._look(group, int(row), role)
 
     def _look_at_extra(self, group: Group) -> None:
-        """Losses and numbers that only one run has: of several reads in a row, equal ones are paired wherever they are."""
+        """Look at losses and numbers that only one run has: among several reads in a row, equal ones pair wherever they are."""
         for run, (mine, other, chunk) in enumerate(
             (
                 (group.pairing.first, group.pairing.second, group.first),
@@ -156,9 +156,9 @@ class VisibleDifferences:
             self._look_at_reads(reads[is_read], group.first, 0)
 
     def _look_at_reads(self, rows: np.ndarray, chunk: Chunk, run: int) -> None:
-        """Note the first number that was read among records which are no equal reads at the same place of both runs."""
+        """Note the first number read by these records, which have no equal read at the same place in the other run."""
         if not self._has_order or "escape" in self.first:
-            # Which of several threads reads a number first says nothing of what reached it.
+            # Which of several threads reads a number first does not show that a difference reached it.
             return
         row = next((int(row) for row in rows if chunk.children["outputs"].of(int(row))), None)
         if row is not None:
@@ -195,7 +195,7 @@ class VisibleDifferences:
         stack = names.stack(int(chunk.columns["stack"][row]))
         op = names.op(int(chunk.columns["op"][row]))
         name = "item" if OpSemantics.READS_NUMBER in op.semantics else op.partition("::")[2].partition(".")[0]
-        # No call of the program stands for values that nothing was seen to read.
+        # No call of the program represents values that nothing was seen to read.
         what = (
             _UNREAD_RESULT if op == RESULTS_OP else "printed tensor" if name == "print" else f"value read by {name}()"
         )
@@ -216,7 +216,7 @@ class VisibleDifferences:
                 self._note(held[at][0], step, f"{held[at][0]} {held[at][1]}")
 
     def _differing_inputs(self, group: Group, row: int) -> np.ndarray:
-        """Which inputs of a record come from one whose outputs differ."""
+        """Return which inputs of a record come from one whose outputs differ."""
         if len(self._differing) > 1:
             self._differing = [np.sort(np.concatenate(self._differing), kind="stable")]
         if not self._differing:
@@ -227,7 +227,7 @@ class VisibleDifferences:
         return np.flatnonzero(known[places] == producers)
 
     def _inputs_read_apart(self, group: Group, row: int) -> set[int]:
-        """Which inputs held different values where no record of this stream says so: another thread or the program had written them."""
+        """Return which inputs held different values that no record of this stream made: another thread or the program wrote them."""
         position = int(np.flatnonzero(group.pairing.first == row)[0])
         if not group.flags.digests[position]:
             return set()
@@ -236,7 +236,7 @@ class VisibleDifferences:
         return {at for at in mine.keys() & other.keys() if mine[at] != other[at]}
 
     def _held_differs(self, group: Group, row: int, at: int) -> bool:
-        """Whether two runs hold different values: their producers may pair otherwise, or hold what was not digested."""
+        """Whether two runs hold different values: their producers may be paired differently, or their values were not digested."""
         position = int(np.flatnonzero(group.pairing.first == row)[0])
         other = int(group.pairing.second[position])
         digests = [
@@ -249,7 +249,7 @@ class VisibleDifferences:
         self.first.setdefault(sort, Visible(step, what, site))
 
     def earliest(self) -> Visible | None:
-        """What a person would see first: the loss or what is kept; else a value that was read or saved."""
+        """Return what a person would see first: the loss or a value the program keeps; else a value that was read or saved."""
         main = [self.first[sort] for sort in ("loss", "parameter", "buffer") if sort in self.first]
         rest = [
             self.first[sort] for sort in ("escape", "checkpoint", "gradient", "optimizer state") if sort in self.first
@@ -259,7 +259,7 @@ class VisibleDifferences:
 
 
 def _digest_of_input(process: ProcessTrace, chunk: Chunk, row: int, at: int) -> bytes:
-    """Digest of the output that an input of a record stands for; `NO_DIGEST` where there is none."""
+    """Return the digest of the output that an input of a record refers to; `NO_DIGEST` where there is none."""
     inputs = chunk.children["inputs"]
     entry = int(inputs.starts[row]) + at
     if at >= len(inputs.of(row)) or not inputs.columns["producer"][entry]:

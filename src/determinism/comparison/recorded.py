@@ -1,6 +1,6 @@
-"""What runs say of themselves, beside their records: whether they were recorded alike and whole, how they ended, what they ran on.
+"""What runs say about themselves, besides their records: whether recordings match and are complete, how runs ended, what they ran on.
 
-Runs of which only the newest records were kept are compared by the steps that both have, and by their ledgers before those.
+Runs that kept only their newest records are compared by the steps that both have, and by their ledgers before those.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _check_parts(traces: Sequence[Trace]) -> None:
 
 
 def _few(names: Sequence[str]) -> str:
-    """The parts of a run in words; the first ones where they are many."""
+    """List the parts of a run in words, or the first ones if there are many."""
     shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
     return f"{len(names)} part{'' if len(names) == 1 else 's'} ({shown})" if names else "no parts"
 
@@ -74,7 +74,7 @@ def _check_levels(traces: Sequence[Trace]) -> None:
 
 
 def _check_states(traces: Sequence[Trace]) -> None:
-    """Refuse ledgers whose state was digested at other steps: a missing record does not mean that the runs differ."""
+    """Refuse ledgers whose state was digested at different steps: a missing record does not mean that the runs differ."""
     found = [trace.state_every for trace in traces]
     for number, every in enumerate(found[1:], start=2):
         if every is not None and found[0] is not None and every != found[0]:
@@ -87,7 +87,7 @@ def _check_states(traces: Sequence[Trace]) -> None:
 
 
 def _check_recorders(traces: Sequence[Trace]) -> None:
-    """Refuse what the native recorder saw of one run and the Python recorder of another: they see other ops of the same program."""
+    """Refuse a mix of the native and the Python recorder: they see different ops of the same program."""
     chosen = [
         {
             process.key: str(process.description["recorder"])
@@ -119,7 +119,7 @@ def _check_steps(traces: Sequence[Trace]) -> None:
 
 
 def _check_digests(traces: Sequence[Trace]) -> None:
-    """Each sort of device has one digest in all runs: the same bytes have others by another algorithm."""
+    """Refuse runs that digested a kind of device in two ways: each algorithm gives the same bytes a different digest."""
     known: dict[str, str] = {}
     for trace in traces:
         for process in trace.processes:
@@ -134,7 +134,7 @@ def _check_digests(traces: Sequence[Trace]) -> None:
 
 
 def num_records(process: ProcessTrace) -> int:
-    """How many records there are, without the one that says that the process ended."""
+    """Count the records, without the one that says that the process ended."""
     ops = process.names.texts(Table.OP)
     count, last = 0, -1
     for chunk in process.chunks():
@@ -143,7 +143,7 @@ def num_records(process: ProcessTrace) -> int:
 
 
 def cut_reasons(trace: Trace) -> list[str]:
-    """Why records of a run are missing: identifiers of troubles; known when the run was read."""
+    """Return why records of a run are missing, as identifiers of troubles; complete only once the run has been read."""
     stops = [process.stopped_by for process in trace.processes if process.stopped_by is not None]
     found = ["interrupted" if stop == INTERRUPT else stop for stop in stops]
     if any(process.truncated for process in trace.processes):
@@ -160,11 +160,11 @@ def cut_reasons(trace: Trace) -> list[str]:
 
 
 def cut_troubles(traces: Sequence[Trace], reasons: Sequence[list[str]]) -> Iterator[Trouble]:
-    """What is said of runs whose recording was cut off.
+    """Yield a trouble for each reason why recordings were cut off.
 
     Args:
         traces: The runs.
-        reasons: What `cut_reasons` gave for each.
+        reasons: The result of `cut_reasons` for each.
     """
     for reason in sorted({reason for found in reasons for reason in found}):
         concerned = [number for number, found in enumerate(reasons, start=1) if reason in found]
@@ -186,7 +186,7 @@ _CUT_MESSAGES = {
     "fail-fast": "{runs} was stopped by --fail-fast after {records} records, but everything recorded up to then is "
     "equal. Repeat the run without it.",
     "interrupted": "SIGINT (Ctrl-C) ended {runs} after {records} records. Everything recorded up to then is equal. "
-    "Let the program come to its end, or end all runs at the same step with --steps.",
+    "Let the program run to its end, or end all runs at the same step with --steps.",
     "run-unfinished": "How {runs} ended was not recorded: the recording was killed, or is still running. The "
     "{records} records that exist are equal. Repeat the run.",
     "time-limit": "{runs} exceeded its time limit and was stopped after {records} records. Everything recorded up to "
@@ -206,7 +206,7 @@ _MOST_RANGES = 8
 
 
 def missing_ranks(trace: Trace) -> Iterator[BlindSpot]:
-    """One for each group of ranks that is not whole, as far as those that did record know how many there are."""
+    """Yield a blind spot for each incomplete group of ranks, where a rank that did record knows how many there are."""
     found: dict[tuple[str, str], set[int]] = {}
     sizes: dict[tuple[str, str], int] = {}
     for process in trace.processes:
@@ -230,7 +230,7 @@ def missing_ranks(trace: Trace) -> Iterator[BlindSpot]:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Numbers in ascending order as text: `1, 4 to 7`."""
+    """Format numbers in ascending order as text: `1, 4 to 7`."""
     ranges: list[list[int]] = []
     for number in numbers:
         if ranges and number == ranges[-1][1] + 1:
@@ -242,11 +242,11 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 _MAY_LACK = ("variable ", "package ", "gpu ")
-"""What one run may have and another lack. Other facts are always recorded, if not by every version."""
+"""Prefixes of facts that one run may have and another lack. Others are always recorded, though not by every version."""
 
 
 def environment_differences(one: Trace, other: Trace) -> list[EnvironmentDifference]:
-    """What differs between what two runs ran on, what decides most about numbers first."""
+    """Return what differs between the environments of two runs, the most influential on numbers first."""
     first, second = (facts_of(trace) for trace in (one, other))
     names = [
         name
@@ -257,7 +257,7 @@ def environment_differences(one: Trace, other: Trace) -> list[EnvironmentDiffere
 
 
 def facts_of(trace: Trace) -> dict[str, str]:
-    """Name and value of what the first process of a run ran on."""
+    """Return the name and value of each fact about the environment of a run's first process."""
     if not trace.processes:
         return {}
     description = trace.processes[0].description
@@ -265,7 +265,7 @@ def facts_of(trace: Trace) -> dict[str, str]:
 
 
 def summary_of(trace: Trace) -> RunSummary:
-    """How one run went."""
+    """Summarize how one run went."""
     manifest = trace.manifest
     return RunSummary(
         command=[str(part) for part in manifest.get("command") or []],
@@ -282,7 +282,7 @@ def _stopped_by(trace: Trace) -> str | None:
 
 
 def recorded_by(traces: Sequence[Trace]) -> Recorded:
-    """How much was recorded: records and steps of the first run, blind spots of all."""
+    """Summarize how much was recorded: records and steps of the first run, blind spots of all."""
     processes = traces[0].processes
     frameworks = {str(process.description.get("framework", "torch")) for trace in traces for process in trace.processes}
     extents = [process.extent for process in processes]
@@ -315,21 +315,21 @@ def _blind_spots(described: dict[str, Any]) -> list[tuple[tuple[str, str, str], 
     return [((s["id"], s["what"], s["reason"]), int(s["count"])) for s in described.get("blind_spots") or []]
 
 
-# Runs of which the first steps have no records: only the newest were kept, or only later ones were asked for.
+# Runs without records of their first steps: only the newest were kept, or only later ones were requested.
 
 
 def _first_recorded(process: ProcessTrace) -> int:
-    """The first step of which a process has all records."""
+    """Return the first step for which a process has all records."""
     return process.first_step if process.num_removed else _asked_from(process)
 
 
 def _asked_from(process: ProcessTrace) -> int:
-    """The step from which ops were to be recorded."""
+    """Return the step from which ops were to be recorded."""
     return int(process.description.get("from_step") or 0)
 
 
 def from_common_step(pair: ProcessPair) -> ProcessPair:
-    """Both processes from the first step of which both have all records; as they are where nothing is missing.
+    """Cut both processes to start at the first step for which both have all records; unchanged if nothing is missing.
 
     Args:
         pair: The same process of two runs.
@@ -340,7 +340,7 @@ def from_common_step(pair: ProcessPair) -> ProcessPair:
     step = _first_common(pair)
 
     def from_there(process: ProcessTrace) -> ProcessTrace:
-        # No end of a step says where records begin that were recorded from there on.
+        # No end of a step marks where the records begin if they were recorded from there on.
         return process.since(step) if process.num_removed or _asked_from(process) < step else process
 
     first, second = pair
@@ -348,7 +348,7 @@ def from_common_step(pair: ProcessPair) -> ProcessPair:
 
 
 def ledgers_part(pairs: Sequence[ProcessPair]) -> LedgerParting | None:
-    """Where ledgers part in steps whose records one of the runs lacks; None if they do not, or nobody knows.
+    """Find where ledgers part in steps whose records one of the runs lacks; None if they do not, or that is unknown.
 
     Args:
         pairs: The processes of two runs.
@@ -356,7 +356,7 @@ def ledgers_part(pairs: Sequence[ProcessPair]) -> LedgerParting | None:
     Raises:
         TraceError: A ledger is damaged.
     """
-    # Whether one run made fewer steps is known from its records and from how it ended.
+    # Records and exit statuses already show whether one run made fewer steps.
     return earliest(
         parting
         for pair in pairs
@@ -376,10 +376,10 @@ def _parting(pair: ProcessPair) -> LedgerParting | None:
 
 
 def parted_before(comparison: Comparison, parting: LedgerParting, pairs: Sequence[ProcessPair]) -> Comparison:
-    """What is known of runs that part in steps that have no records.
+    """Conclude for runs whose ledgers part in steps without records.
 
     Args:
-        comparison: What is known besides.
+        comparison: The comparison so far.
         parting: Where their ledgers part.
         pairs: The processes of both.
     """
@@ -412,10 +412,10 @@ def parted_before(comparison: Comparison, parting: LedgerParting, pairs: Sequenc
 
 
 def is_apart(pair: ProcessPair) -> bool:
-    """Whether one run has no record of any step of which the other one still has all.
+    """Whether one run has no records of any step for which the other still has all.
 
     Args:
-        pair: What `from_common_step` gave.
+        pair: The result of `from_common_step`.
     """
     return any(process.from_step for process in pair) and not all(
         any(chunk.rows for chunk in process.chunks()) for process in pair
@@ -423,7 +423,7 @@ def is_apart(pair: ProcessPair) -> bool:
 
 
 def troubles(pairs: Sequence[ProcessPair]) -> Iterator[Trouble]:
-    """Why nothing is known of steps that have no records, although what is left is equal.
+    """Yield why nothing is known about steps without records, although what is left is equal.
 
     Args:
         pairs: The processes of two runs.
@@ -447,19 +447,19 @@ def troubles(pairs: Sequence[ProcessPair]) -> Iterator[Trouble]:
         elif is_apart(from_common_step(pair)):
             yield Trouble(
                 "steps-apart",
-                f"Of process {pair[0].key}, one run has records only from step {step:,} on"
+                f"One run has records of process {pair[0].key} only from step {step:,} on"
                 f"{', since earlier ones were removed to stay within --max-disk' if is_removed else ''}, and the other ended before "
-                "that step. The ledgers are equal as far as both go. Record the longer run with --steps"
+                "that step. The ledgers are equal for all steps that both have. Record the longer run with --steps"
                 f"{', or raise the limit' if is_removed else ''}.",
             )
 
 
 def removed_spots(trace: Trace, number: int) -> Iterator[BlindSpot]:
-    """What was removed of a run, or not recorded because only later steps were asked for.
+    """Yield what was removed from a run, or not recorded because only later steps were requested.
 
     Args:
         trace: The run.
-        number: Which of those that are compared, from 1.
+        number: Its number among the compared runs, from 1.
     """
     for process in trace.processes:
         if process.num_removed:

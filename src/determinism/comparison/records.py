@@ -1,7 +1,7 @@
-"""Records of two runs: single ones with their names resolved, groups of pairs, the roots where differences begin, and what made an input.
+"""Records of two runs: single ones with their names resolved, groups of pairs, the roots where differences begin, and the origins of inputs.
 
-What made an input is looked up in its own process, by storage and the elements that a view covers (so whether the memory that a record read was ever
-written is known), and by digest in all others.
+An input's origin is looked up in its own process by storage and by the elements that a view covers (which also shows whether the memory that a
+record read was ever written), and in all other processes by digest.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Input(NamedTuple):
     """One input of a record."""
 
     producer: int
-    """Number of the record that produced it; -1 if nobody recorded did."""
+    """Number of the record that produced it; -1 if no recorded op did."""
     output: int
     access: Access
     layout: Layout | None
     digest: bytes | None
-    """What it held, where that was digested."""
+    """Digest of its content, where one was taken."""
 
 
 class Output(NamedTuple):
@@ -57,7 +57,7 @@ class Entry(NamedTuple):
     module: str | None
     arguments: str
     input_paths: tuple[str, ...]
-    """Where each input is among the arguments of a function, as far as its record names them."""
+    """The path of each input within the arguments of a function, where its record names them."""
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
 
@@ -68,22 +68,22 @@ class Entry(NamedTuple):
 
     @property
     def takes_each_by_itself(self) -> bool:
-        """Whether the op does the same to each of several tensors, of which none has a part in what comes of the others."""
+        """Whether the op does the same to each of several tensors independently, as the `_foreach` ops do."""
         return OpSemantics.TAKES_EACH_BY_ITSELF in self.op.semantics
 
     @property
     def is_collective(self) -> bool:
-        """Whether the op exchanges tensors with other processes; then its outputs were not there yet to be digested."""
+        """Whether the op exchanges tensors with other processes; its outputs were then not yet complete when digests were taken."""
         return OpSemantics.COLLECTIVE in self.op.semantics
 
     @property
     def sends(self) -> bool:
-        """Whether other processes get what the op read."""
+        """Whether other processes receive what the op read."""
         return OpSemantics.SENDS in self.op.semantics
 
     @property
     def shares(self) -> bool:
-        """Whether other processes may read what it wrote, where it lies."""
+        """Whether other processes may read its outputs directly from shared memory."""
         return any(
             made.layout is not None and made.layout.is_shared and not only_moves(self.op, made.layout)
             for made in self.outputs
@@ -91,7 +91,7 @@ class Entry(NamedTuple):
 
     @property
     def counts(self) -> bool:
-        """Whether a difference that it reads counts: the value is looked at, saved, or made the loss."""
+        """Whether a difference that it reads matters: the value is looked at, saved, or becomes the loss."""
         return self.role in VALUE_SINKS
 
     @property
@@ -101,7 +101,7 @@ class Entry(NamedTuple):
 
     @property
     def receives_from_any(self) -> bool:
-        """Whether the op takes what whichever process sent first."""
+        """Whether the op receives from whichever process sends first."""
         return OpSemantics.RECEIVES_FROM_ANY in self.op.semantics
 
     @property
@@ -111,17 +111,17 @@ class Entry(NamedTuple):
 
     @property
     def reads(self) -> tuple[Input, ...]:
-        """The inputs whose content takes part in the result."""
+        """The inputs whose content affects the result."""
         return tuple(i for i in self.inputs if i.access is Access.READ)
 
     @property
     def carries(self) -> tuple[Input, ...]:
-        """What was in memory that the op writes into."""
+        """The earlier content of memory that the op writes into."""
         return tuple(i for i in self.inputs if i.access is Access.CARRY)
 
 
 def entry_of(process: Named, chunk: Chunk, row: int) -> Entry:
-    """The record at a position of a chunk."""
+    """Return the record at a position in a chunk."""
     names = process.names
     columns = {name: int(cells[row]) for name, cells in chunk.columns.items()}
     number = chunk.number(row)
@@ -152,14 +152,14 @@ def entry_of(process: Named, chunk: Chunk, row: int) -> Entry:
 
 
 def only_moves(op: Op, layout: Layout) -> bool:
-    """Whether an op looks at shared memory anew, or is what copies the bytes of a storage into it."""
+    """Whether an op only binds a tensor to shared memory again, or copies the bytes of a storage into it."""
     semantics = op.semantics
     copies_bytes = OpSemantics.COPIES_INTO in semantics and layout.dtype == "uint8" and len(layout.shape) == 1
     return copies_bytes or OpSemantics.REBINDS_STORAGE in semantics
 
 
 class Aspects(NamedTuple):
-    """In what a pair of records differs."""
+    """The aspects in which a pair of records differs."""
 
     outputs: bool
     edges: bool
@@ -170,10 +170,10 @@ class Aspects(NamedTuple):
 
 @dataclass(frozen=True)
 class Root:
-    """A record that differs, and received no difference."""
+    """A record that differs although it received no difference."""
 
     index: int
-    """Counts roots in execution order."""
+    """Position among the roots, in execution order."""
     group: Group = field(repr=False)
     position: int
     """Within the group."""
@@ -182,15 +182,15 @@ class Root:
     aspects: Aspects
     reads_unwritten: bool
     allocation: int | None
-    """Record of the first run that allocated the memory which is read unwritten."""
+    """Record of the first run that allocated the unwritten memory that is read."""
     came_in: bool
     """Whether an input that differs arrived from another process, through a collective or a receive."""
     received_at: int | None = None
     """Record of the first run that received such an input from whichever process sent first."""
     received_behind: int | None = None
-    """The same, where it is not the input itself but what that was made of."""
+    """The same for a value that the input was computed from, rather than the input itself."""
     exchanged_at: int | None = None
-    """Record of the first run of the collective through which all that differs here came, if this process gave it equal values."""
+    """The first run's record of the collective that everything that differs here came through, if this process gave it equal values."""
 
     @property
     def is_extra(self) -> bool:
@@ -206,18 +206,18 @@ class Received(NamedTuple):
     """What came in from outside and differs between the runs."""
 
     pairs: frozenset[Pair] = frozenset()
-    """Values known by their digests: an input that no record of the stream made, or a tensor of a batch."""
+    """Values, identified by digest: an input that no record of the stream made, or a tensor of a batch."""
     by_shared_memory: bool = False
     """Whether it was read from memory that processes share."""
     by_collective: bool = False
-    """Whether it came through a collective or a receive, where sender and receiver may hold different values."""
+    """Whether it came through a collective or a receive, so sender and receiver may hold different values."""
 
 
 NOTHING = Received()
 
 
 def differing_reads(first: Entry | None, second: Entry | None) -> set[Pair]:
-    """What two records read that both digested, and that differs."""
+    """Return the digests that differ between what two records read."""
     if first is None or second is None:
         return set()
     reads = zip(first.reads, second.reads, strict=False)
@@ -229,7 +229,7 @@ def differing_reads(first: Entry | None, second: Entry | None) -> set[Pair]:
 
 
 def received_by(root: Root) -> Received:
-    """What a root got from outside."""
+    """Return what a root got from outside."""
     first, second = root.first, root.second
     if first is None or second is None:
         return NOTHING
@@ -244,7 +244,7 @@ def received_by(root: Root) -> Received:
             by_shared_memory |= is_shared
     is_of_op_alone = root.aspects.outputs and not any(root.aspects._replace(outputs=False))
     if is_of_op_alone and any(read.layout is not None and read.layout.is_shared for read in first.reads):
-        # What it read was equal when it was digested; the op read it later.
+        # The input was equal when it was digested; the op read it later.
         by_shared_memory = True
     if first.role is Role.BATCH:
         pairs |= {(mine.digest, other.digest) for mine, other in zip(first.outputs, second.outputs, strict=False)}
@@ -259,7 +259,7 @@ def _paths_in(text: str) -> tuple[str, ...]:
     return tuple(str(path) for path in paths) if isinstance(paths, list) else ()
 
 
-# Which elements of a storage a view covers.
+# The elements of a storage that a view covers.
 
 _MOST_ELEMENTS = 1 << 26
 _WIDTHS = {
@@ -268,7 +268,7 @@ _WIDTHS = {
 
 
 def element_bytes(dtype: str) -> int:
-    """Bytes of one element."""
+    """Return the size of one element in bytes."""
     if dtype in _WIDTHS:
         return _WIDTHS[dtype]
     digits = "".join(c for c in dtype.removeprefix("float8").removeprefix("float4") if c.isdigit())
@@ -283,7 +283,7 @@ def covers_storage(layout: Layout) -> bool:
 
 
 def _overlaps_itself(layout: Layout) -> bool:
-    """Whether two indices may lead to one element."""
+    """Whether two indices may address the same element."""
     extent = 0
     for stride, size in sorted(zip(layout.strides, layout.shape, strict=True)):
         if size > 1:
@@ -295,7 +295,7 @@ def _overlaps_itself(layout: Layout) -> bool:
 
 @lru_cache(maxsize=256)
 def _mask(layout: Layout, length: int) -> Array:
-    """One bool per byte of the storage."""
+    """Return one bool per byte of the storage: whether the view covers it."""
     width = element_bytes(layout.dtype)
     mask = np.zeros(max(1, -(-length // width)), dtype=bool)
     view = np.lib.stride_tricks.as_strided(
@@ -307,7 +307,7 @@ def _mask(layout: Layout, length: int) -> Array:
 
 @lru_cache(maxsize=4096)
 def _bounds(layout: Layout) -> tuple[int, int]:
-    """First byte, and the byte after the last one."""
+    """Return the first byte of a view and the one after its last."""
     width = element_bytes(layout.dtype)
     if not (layout.elements and layout.is_view):
         return (0, 0)
@@ -316,19 +316,19 @@ def _bounds(layout: Layout) -> tuple[int, int]:
 
 
 def come_near(first: Layout, second: Layout) -> bool:
-    """Whether the stretches of memory that two views of one storage lie in share a byte."""
+    """Whether the byte ranges of two views of one storage intersect."""
     (low, high), (other_low, other_high) = _bounds(first), _bounds(second)
     return low < other_high and other_low < high
 
 
 def _is_dense(layout: Layout) -> bool:
-    """Whether a view fills the stretch of memory that it lies in."""
+    """Whether a view covers every byte of its range."""
     low, high = _bounds(layout)
     return layout.elements * element_bytes(layout.dtype) == high - low and not _overlaps_itself(layout)
 
 
 def overlap(first: Layout | None, second: Layout | None, covers: tuple[Layout, ...] = ()) -> bool:
-    """Whether two views of one storage share an element that no cover hides; True where that cannot be told."""
+    """Whether two views of one storage share an element that no cover hides; True where that is unknown."""
     if first is None or second is None or not (first.is_view and second.is_view):
         return True
     if not come_near(first, second):
@@ -347,7 +347,7 @@ def overlap(first: Layout | None, second: Layout | None, covers: tuple[Layout, .
 
 
 def leaves_uncovered(view: Layout | None, covers: list[Layout]) -> bool:
-    """Whether a view has elements that none of the others covers; False where that cannot be told."""
+    """Whether a view has elements that none of the others covers; False where that is unknown."""
     if view is None or not view.is_view or any(covers_storage(cover) for cover in covers):
         return False
     covers = [cover for cover in covers if come_near(cover, view)]
@@ -367,19 +367,19 @@ _MOST_COPIES = 64
 
 
 class Origins:
-    """Follows values of one process back to where they came from."""
+    """Follows values of one process back to their origins."""
 
     def __init__(self, process: ProcessTrace, differs: Callable[[int, int], bool]) -> None:
-        """Take the process, and what tells whether an output of a record differs between the runs."""
+        """Take the process, and a function that says whether an output of a record differs between the runs."""
         self._process = process
         self._differs = differs
 
     def entry(self, number: int) -> Entry:
-        """One record by number; it must have been passed."""
+        """Return the record with this number."""
         return entry_of(self._process, *self._process.record(number))
 
     def written(self, value: Input) -> Output | None:
-        """The output that a value is part of; None where nobody recorded or digested it, or it lies elsewhere too."""
+        """Return the output that a value is part of; None if it has no record or digest, or does not cover the whole value."""
         if value.producer < 0 or value.layout is None:
             return None
         outputs = self.entry(value.producer).outputs
@@ -393,7 +393,7 @@ class Origins:
         return value.producer >= 0 and self.entry(value.producer).is_collective
 
     def collective_behind(self, one: Entry) -> Entry | None:
-        """The collective that a record waits for, or is; None if it is one that only receives, to which nothing was given."""
+        """Return the collective that a record is or waits for; None if that only receives, since it was given nothing."""
         for _ in range(_MOST_WRITERS):
             if one.sends:
                 return one
@@ -403,11 +403,11 @@ class Origins:
         return None
 
     def is_unwritten(self, value: Input) -> bool:
-        """Whether a value holds memory that nobody wrote."""
+        """Whether a value includes memory that was never written."""
         return self.unwritten_allocation(value) is not None
 
     def allocation_behind(self, one: Entry) -> int | None:
-        """Number of the record that allocated unwritten memory which a record reads, itself or through copies of it."""
+        """Return the number of the record that allocated unwritten memory that a record reads, directly or through copies."""
         readers, seen = [one], 0
         while readers and seen < _MOST_COPIES:
             reader, seen = readers.pop(0), seen + 1
@@ -420,7 +420,7 @@ class Origins:
         return None
 
     def arrival_behind(self, one: Entry) -> int | None:
-        """Number of the nearest record by which something that a record reads was received from whichever process sent first."""
+        """Return the number of the nearest record behind a record's inputs that received from whichever process sent first."""
         readers, seen = [one], set[int]()
         while readers and len(seen) < _MOST_COPIES:
             for value in readers.pop(0).reads:
@@ -434,10 +434,10 @@ class Origins:
         return None
 
     def unwritten_allocation(self, value: Input) -> int | None:
-        """Number of the record that allocated memory which a value holds and nobody wrote; None if there is none.
+        """Return the number of the record that allocated memory that the value includes and nothing wrote; None if there is none.
 
-        The writes into the storage are followed back; what is left of the view when they reach the allocation was
-        never written.
+        The writes to the storage are followed back; what is left of the view when the allocation is reached was never
+        written.
         """
         covers: list[Layout] = []
         at = value
@@ -448,13 +448,13 @@ class Origins:
             if writer.is_collective:
                 return None
             made = writer.outputs[at.output] if at.output < len(writer.outputs) else None
-            # What a CUDA graph captures has no digest either.
+            # The outputs of ops captured in a CUDA graph have no digest either.
             if made is not None and not any(made.digest) and OpSemantics.LEAVES_UNWRITTEN in writer.op.semantics:
                 return at.producer if leaves_uncovered(value.layout, covers) else None
             earlier = next(iter(writer.carries), None)
             if earlier is None:
                 return None
-            # Of a write to chosen elements only the equal result tells that nothing unwritten is left.
+            # After a write to chosen elements, only an equal result shows that nothing unwritten is left.
             if made is not None and made.layout is not None:
                 if not (OpSemantics.CHOOSES_ELEMENTS in writer.op.semantics and self._differs(at.producer, at.output)):
                     covers.append(made.layout)
@@ -463,11 +463,11 @@ class Origins:
 
 
 def gives_unwritten(process: ProcessTrace, last: int) -> bool:
-    """Whether a process gave other processes memory that nobody had written.
+    """Whether a process sent other processes memory that had never been written.
 
     Args:
-        process: One run of it.
-        last: The last step that is looked at.
+        process: The process in one run.
+        last: The last step to look at.
 
     Raises:
         TraceError: The trace is damaged.
@@ -485,26 +485,26 @@ _MOST_LOOKED_AT = 2000
 
 
 def read_unwritten(process: ProcessTrace) -> str | None:
-    """Which op first computed with memory that nobody had written, or with a copy of it, and its line.
+    """Find the first op that computed with memory that was never written, or with a copy of it, and its line.
 
     Args:
-        process: One run of it.
+        process: The process in one run.
 
     Raises:
         TraceError: The trace is damaged.
     """
     origins = Origins(process, lambda number, output: False)
     copying = process.names.ops_that(OpSemantics.COPIES)
-    # The buffers that a collective fills are recorded as read: schemas do not mark them as written.
+    # The buffers that a collective fills are recorded as read, since schemas do not mark them as written.
     collective = process.names.ops_that(OpSemantics.COLLECTIVE)
     unwritten = np.zeros(0, np.int64)
-    """Records that leave memory partly or wholly unwritten, as far as can be seen at a glance."""
+    """Records that leave memory partly or wholly unwritten, by a quick check."""
     num_looked_at = 0
     for chunk in process.chunks():
         inputs, outputs, op = chunk.children["inputs"], chunk.children["outputs"], chunk.columns["op"]
         numbers, distance, access = chunk.numbers, inputs.columns["producer"], inputs.columns["access"]
         producers = np.where(distance > 0, inputs.spread(numbers) - distance, -1)
-        # What has values has a digest.
+        # Outputs with values have a digest.
         unwritten = np.union1d(unwritten, numbers[outputs.owners[~outputs.columns["digest"].any(axis=1)]])
         read, is_copy = access == Access.READ, np.isin(op, copying)
         passes_on = (access == Access.CARRY) | (read & inputs.spread(is_copy))
@@ -524,7 +524,7 @@ def read_unwritten(process: ProcessTrace) -> str | None:
 
 
 def _owners(chunk: Chunk, entries: Array) -> Array:
-    """The numbers of the records that these of their inputs belong to."""
+    """Return the numbers of the records that the chosen inputs belong to."""
     return np.unique(chunk.numbers[chunk.children["inputs"].owners[entries]])
 
 
@@ -532,18 +532,18 @@ _PLACES = ("outputs", "input_digests")
 
 
 class DigestSearch:
-    """Remembers what it found, since looking for digests reads a whole stream."""
+    """Looks for digests in streams, and caches the results, since each search reads a whole stream."""
 
     def __init__(self) -> None:
         self._found: dict[ProcessTrace, dict[bytes, tuple[bool, ...]]] = {}
         self._wanted: set[bytes] = set()
 
     def expect(self, digests: Iterable[bytes]) -> None:
-        """Say what will be looked for, so that a stream need not be read again for each."""
+        """Announce digests that will be looked for, so that a stream need not be read again for each."""
         self._wanted.update(digests)
 
     def has_made(self, process: ProcessTrace, digest: bytes) -> bool:
-        """Whether an op of a stream gave an output with this digest.
+        """Whether an op of a stream made an output with this digest.
 
         Raises:
             TraceError: The trace is damaged.
@@ -559,7 +559,7 @@ class DigestSearch:
         return self._look(process, digest)[1]
 
     def has_written(self, process: ProcessTrace, digest: bytes) -> bool:
-        """Whether an op of a stream that changes a tensor in place left this digest there.
+        """Whether an op of a stream that changes a tensor in place left it with this digest.
 
         Raises:
             TraceError: The trace is damaged.
@@ -577,7 +577,7 @@ class DigestSearch:
 
 
 def _found(process: ProcessTrace, wanted: set[bytes]) -> tuple[set[bytes], ...]:
-    """Those of the digests that stand in each of the places, and in outputs of ops that change a tensor in place."""
+    """Return the digests found in each of `_PLACES`, and in the outputs of ops that change a tensor in place."""
     heads = _heads(wanted)
     writing = process.names.ops_that(OpSemantics.IN_PLACE)
     made, taken, written = set[bytes](), set[bytes](), set[bytes]()
@@ -593,7 +593,7 @@ def _found(process: ProcessTrace, wanted: set[bytes]) -> tuple[set[bytes], ...]:
 
 
 def outputs_with(digests: Set[bytes], chunks: Iterable[Chunk]) -> dict[bytes, list[tuple[int, int]]]:
-    """The outputs that have these digests, by digest: the numbers of their records, and their places.
+    """Return the outputs that have these digests, by digest: the numbers of their records, and their positions.
 
     Raises:
         TraceError: The trace is damaged.
@@ -609,5 +609,5 @@ def outputs_with(digests: Set[bytes], chunks: Iterable[Chunk]) -> dict[bytes, li
 
 
 def _heads(digests: Set[bytes]) -> Array:
-    """The first halves of digests, which are nearly always enough to tell that none is there."""
+    """Return the first halves of digests, which nearly always suffice to rule a match out."""
     return np.frombuffer(b"".join(digest[:8] for digest in digests), dtype=np.uint64)

@@ -1,4 +1,4 @@
-"""The whole result of a comparison, which reports use: what is known of the runs, how much was compared, and what was found."""
+"""The whole result of a comparison, which reports use: facts about the runs, how much was compared, and what was found."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from determinism.redaction import redacted
 from determinism.trace.schema import Frame
 from determinism.types import Verdict
 
-# What is known of runs as a whole, besides their records: how they went, what they left on the disk and printed, how they were narrowed.
+# Facts about whole runs, besides their records: how they went, what they left on disk and printed, how they were narrowed.
 
 
 @dataclass(frozen=True)
@@ -45,34 +45,34 @@ class RunSummary:
     seconds: float
     trace: str | None
     waited: float = 0.0
-    """How many of the seconds it was ready to run and had no processor, as on a busy machine."""
+    """For how many of these seconds it was ready to run but had no processor, as on a busy machine."""
 
     @property
     def idle_seconds(self) -> float:
-        """About how long it takes on an idle machine: limits and budgets count these."""
+        """About how long it takes on an idle machine: limits and budgets are based on this."""
         return max(0.0, self.seconds - self.waited)
 
     def __post_init__(self) -> None:
-        """Hide secrets of the command line, also those that an older version stored."""
+        """Hide secrets in the command line, including those that an older version stored."""
         object.__setattr__(self, "command", redacted(list(self.command)))
 
 
 class FileChange(enum.StrEnum):
-    """How a file came to change during a run."""
+    """How a file changed during a run."""
 
     CREATED = "created"
     """A process of the run was seen to create it: removing it restores what that run started from."""
     OVERWRITTEN = "overwritten"
     """A process of the run was seen to write it, and it existed before any run did so."""
     UNSEEN = "unseen"
-    """No process of the run was seen to write it, so it may have been changed by somebody else."""
+    """No process of the run was seen to write it, so something else may have changed it."""
 
 
 @dataclass(frozen=True)
 class Leftover:
-    """A file that changed during one run and that a later one read before it wrote to it: the runs did not start alike.
+    """A file that changed during one run and that a later one read before writing to it: the runs started from different files.
 
-    Runs count from 1.
+    Runs are counted from 1.
     """
 
     file: str
@@ -81,17 +81,17 @@ class Leftover:
     is_copied: bool
     """Whether a fresh copy of the working directory would have hidden it."""
     site: Frame | None = None
-    """The line of the program that opened it to read."""
-    # Danger: only what is CREATED may be suggested for removal; all else may be the user's own data.
+    """The line of the program that opened it for reading."""
+    # Danger: only CREATED files may be suggested for removal; all others may be the user's own data.
     change: FileChange = FileChange.UNSEEN
     cache: str | None = None
-    """Whose compile cache it lies in; None if in none."""
+    """The owner of the compile cache that it is in; None if it is in none."""
     is_folder: bool = False
     """Whether it was a folder at the end of the run that read it."""
 
 
 class Window(NamedTuple):
-    """Steps whose ops were recorded, in some runs."""
+    """A range of steps whose ops were recorded, in some runs."""
 
     first: int
     last: int
@@ -108,58 +108,55 @@ class Narrowing:
 
     process: str
     step: int
-    """The first one at which the ledgers of two whole runs part."""
+    """The first step at which the ledgers of two whole runs part."""
     groups: Sequence[str]
-    """What parts there, such as `parameters`; empty if one run did not get that far."""
+    """The groups that differ there, such as `parameters`; empty if one run did not get that far."""
     steps: tuple[int, int]
     """How many steps each of these runs made."""
     losses: tuple[float | None, float | None]
-    """Of that step."""
+    """The losses at that step."""
     windows: Sequence[Window]
     checkpoint: int
     """After how many steps the runs of the windows were resumed; 0 if they began from scratch."""
     seconds: float
-    """What all of it took."""
+    """How long all of it took."""
     run_seconds: float
-    """What one whole run took."""
+    """How long one whole run took."""
     repeats_itself: bool = False
-    """Whether all runs that were made now are equal, so that only the stored one differs from them."""
+    """Whether all new runs are equal, so that only the stored one differs from them."""
 
     @property
     def is_pinned(self) -> bool:
-        """Whether the difference came again in a window, so that its ops are known."""
+        """Whether the difference recurred in a window, so that its ops are known."""
         return any(window.differs and window.first <= (window.parted_at or 0) <= window.last for window in self.windows)
 
 
-# What comparing batches of different sizes finds beyond a comparison.
-
-
-# What comparing batches of different sizes finds, beside what every comparison does.
+# Findings of a comparison of batches of different sizes, in addition to those of every comparison.
 
 
 class BatchKind(StrEnum):
-    """Why a row's result differed in a batch of another size."""
+    """Why a row's result differed in a batch of a different size."""
 
     OP = "op"
-    """An op that treats each row by itself computed it in another way."""
+    """An op that processes each row on its own computed it differently."""
     MIXING = "mixing"
-    """An op takes the rows of a batch together."""
+    """An op combines the rows of a batch."""
     RNG = "rng"
-    """A random op drew other numbers for it."""
+    """A random op drew different numbers for it."""
     PADDING = "padding"
-    """It was padded to another length."""
+    """It was padded to a different length."""
 
 
 @dataclass(frozen=True)
 class RowDifference:
-    """How equal rows came out in two ways at the first divergence."""
+    """How equal rows got different results at the first divergence."""
 
     kind: BatchKind | None
-    """None where it is known only that the model as a whole made the difference."""
+    """None where it is only known that the model as a whole made the difference."""
     sizes: tuple[int, int]
-    """Two sizes of batches in which an equal row came out in two ways."""
+    """Two batch sizes in which an equal row got different results."""
     rows: int | None
-    """How many different rows did; None where rows went in and none came out."""
+    """How many distinct rows got different results; None where rows went in and none came out."""
     rows_compared: int | None
     is_training: bool
     """Whether the module that called the op was in training mode."""
@@ -167,11 +164,11 @@ class RowDifference:
 
 @dataclass(frozen=True)
 class TrainingModule:
-    """A module that was in training mode, which makes its results depend on the rest of the batch or on random numbers."""
+    """A module in training mode, so that its results depend on the rest of the batch or on random numbers."""
 
     module: str
     name: str
-    """Its class."""
+    """The name of its class."""
 
 
 @dataclass(frozen=True)
@@ -180,25 +177,25 @@ class BatchFindings:
 
     sizes: tuple[int, ...]
     rows: Mapping[int, int] = field(default_factory=dict)
-    """Per size of batches how many different rows went into the model."""
+    """How many distinct rows went into the model, per batch size."""
     rows_matched: int = 0
     """How many of them went into it in batches of two sizes or more."""
     places: int = 0
-    """At how many places of the program, ops or models, rows were compared."""
+    """At how many places in the program, ops or models, rows were compared."""
     difference: RowDifference | None = None
     results_differ: bool | None = None
-    """Whether equal rows had different results of the whole model; None if no model gave its results row by row."""
+    """Whether equal rows got different results from the whole model; None if no model returned its results row by row."""
     training: Sequence[TrainingModule] = ()
     draws: bool = False
     """Whether a model drew random numbers."""
     tried: Sequence[Fix] = ()
     """What was tried in further runs, whether it helped or not."""
     not_told: str | None = None
-    """Why the first op cannot be told, where that is so."""
+    """Why the first op could not be identified; None if it was."""
 
 
 def size_pair(sizes: tuple[int, int]) -> str:
-    """Two sizes in words; equal ones are of two different batches."""
+    """Put two sizes into words; equal sizes are those of two different batches."""
     return (
         f"{sizes[0]} and {sizes[1]}"
         if sizes[0] != sizes[1]
@@ -209,12 +206,12 @@ def size_pair(sizes: tuple[int, int]) -> str:
 _COUNTED_IN_OPS = frozenset({"cuda-graph", "formula-changed", "fused-kernels", "handler-failed"})
 """Blind spots that count calls, as records do."""
 _RECORDED_FROM_OUTSIDE = frozenset({"formula-changed", "fused-kernels"})
-"""Of them, those whose calls are records too."""
+"""Those of them whose calls are recorded, too."""
 
 
 @dataclass(frozen=True)
 class BlindSpot:
-    """Something that was not recorded."""
+    """A part of the computation that was not recorded."""
 
     identifier: str
     what: str
@@ -232,27 +229,27 @@ class Trouble:
 
 @dataclass(frozen=True)
 class Missing:
-    """Something that a checkpoint lacks, so that a resumed run does not go on as the full one."""
+    """A part of the state that a checkpoint lacks, so that a resumed run does not continue like the full one."""
 
     identifier: str
     """`optimizer`, `scheduler`, `rng-torch` …"""
     site: Frame | None
-    """The line that saved; None if none is known to have."""
+    """The line that saved the checkpoint; None if unknown."""
     fix: str
     is_saved: bool = False
-    """Whether it was read from the file, or the code that saves takes it, but the run did not continue with it."""
+    """Whether it was read from the file, or the saving code includes it, but the run did not continue with it."""
     is_put_back: bool = False
-    """Whether it is a generator that was put into the state in which the checkpoint was made, and was in another one all the same."""
+    """Whether it is a generator whose state at the time of the checkpoint was restored, but was different again later."""
     is_tried_in_vain: bool = False
-    """Whether it was put back from outside, and the resumed run differed all the same."""
+    """Whether it was restored from outside, and the resumed run still differed."""
 
 
 @dataclass(frozen=True)
 class ResumeFindings:
-    """What comparing a resumed run with a full one found beyond the comparison itself."""
+    """Findings about a resumed run compared with a full one, beyond the comparison itself."""
 
     missing: Sequence[Missing] = ()
-    """What the checkpoint lacks, as far as that is known."""
+    """What the checkpoint is known to lack."""
 
 
 @dataclass(frozen=True)
@@ -266,12 +263,12 @@ class Recorded:
     processes: int = 0
     blind_spots: Sequence[BlindSpot] = ()
     frameworks: frozenset[str] = frozenset({"torch"})
-    """Those that computed what was recorded."""
+    """The frameworks that computed what was recorded."""
     recorders: Sequence[tuple[str, str]] = ()
-    """What recorded ops where there is a choice, and why it was not the other one; empty for the one that was preferred."""
+    """Which recorder was used where there is a choice, and why not the other one; the reason is empty for the preferred one."""
 
     def share(self, spot: BlindSpot) -> float | None:
-        """What part of the program's ops a blind spot is, from 0 to 1; None if that cannot be known."""
+        """Return the fraction of the program's ops in a blind spot, from 0 to 1; None if unknown."""
         if spot.identifier not in _COUNTED_IN_OPS:
             return None
         unrecorded = 0 if spot.identifier in _RECORDED_FROM_OUTSIDE else spot.count
@@ -282,8 +279,8 @@ class Recorded:
 class Comparison:
     """The whole result of comparing two or more runs.
 
-    It is made once, from the traces, and never changed. What further runs show, and what `check-resume` and `check-batch`
-    find beyond a comparison, are parts of their own; whoever finds more returns a copy with the new part.
+    It is made once, from the traces, and never changed. Findings of further runs, and those of `check-resume` and
+    `check-batch` beyond a comparison, are separate parts; code that finds more returns a copy with the new part.
     """
 
     verdict: Verdict
@@ -294,32 +291,32 @@ class Comparison:
     divergences: Sequence[Divergence] = ()
     first_visible: Visible | None = None
     infected: Sequence[Visible] = ()
-    """The first step at which each sort of value differed: loss, gradient, parameter, buffer, optimizer state, checkpoint."""
+    """The first step at which each kind of value differed: loss, gradient, parameter, buffer, optimizer state, checkpoint."""
     absorbed: bool = False
     dead_differences: int = 0
     dead_first: Sequence[DeadDifference] = ()
     environment: Sequence[tuple[str, str, str]] = ()
-    """Name and both values of what differs between the environments of two runs, what decides most about numbers first."""
+    """Name and both values of each difference between the environments of two runs, the most influential on numbers first."""
     ran_on: Sequence[tuple[str, str]] = ()
-    """Name and value of each fact known of what the first run ran on: versions, processor, settings."""
+    """Name and value of each known fact about the first run's environment: versions, processor, settings."""
     environment_run: int = 2
-    """Which run, from 1, is compared with the first one there."""
+    """Which run, from 1, `environment` compares with the first one."""
     level: str = "op"
     leftovers: Sequence[Leftover] = ()
     printed: PrintedDifference | None = None
     """Numbers that two runs printed and that differ; looked for where no tensor differs."""
     extra_runs: int = 0
-    """How many of the runs were made beyond what was asked for, because two equal runs of such a program prove little."""
+    """How many more runs than requested were made, because two equal runs of such a program prove little."""
     racy: Sequence[str] = ()
-    """What the program did whose outcome depends on timing, such as `threads`."""
+    """Activities of the program whose outcome depends on timing, such as `threads`."""
     open_settings: Sequence[tuple[str, str]] = ()
-    """Name of each setting that was to be made in the first run and could not be, and the reason."""
+    """Name of each setting that could not be made in the first run, and the reason."""
     step_history: StepHistory | None = None
-    """How the runs went on, step by step."""
+    """How the runs differed, step by step."""
     dataflow: Dataflow | None = None
-    """What the first divergence read, and what read it."""
+    """What the first divergence read, and what read its results."""
     values: ValuesApart | None = None
-    """How far the values of stored runs are apart; None where that was not asked."""
+    """How far apart the values of stored runs are; None where that was not requested."""
     diagnosis: Diagnosis = NO_DIAGNOSIS
     resume: ResumeFindings | None = None
     """None where no resumed run was compared."""
@@ -330,7 +327,7 @@ class Comparison:
 
     @property
     def causes(self) -> Sequence[Cause]:
-        """Why the runs differ, as far as the diagnosis came."""
+        """Why the runs differ, according to the diagnosis."""
         return self.diagnosis.causes
 
     @property
@@ -382,16 +379,16 @@ class Comparison:
             raise DifferenceError("runs-differ", *self.report().rstrip("\n").split("\n"))
 
     def report(self, *, verbose: bool = False) -> str:
-        """Write the report as text, as `determinism check` prints it.
+        """Return the report as text, as `determinism check` prints it.
 
         Args:
-            verbose: Whether every detail is part of it, as with `-v`.
+            verbose: Whether to include every detail, as with `-v`.
         """
         text: str = _reporting().text(self, verbose=verbose)
         return text
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Write the report as one HTML file; one that is there is replaced.
+        """Write the report as one HTML file; an existing file is replaced.
 
         Args:
             path: The file.
@@ -402,7 +399,7 @@ class Comparison:
         _reporting().write_page(self, path)
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Write the report as a JSON document; a file that is there is replaced.
+        """Write the report as a JSON document; an existing file is replaced.
 
         Args:
             path: The file.
@@ -413,12 +410,12 @@ class Comparison:
         _reporting().write_json(self, path)
 
     def _repr_html_(self) -> str:
-        """Give a notebook the summary that the page begins with."""
+        """Return the summary at the top of the page, for notebooks."""
         text: str = _reporting().fragment(self)
         return text
 
     def __str__(self) -> str:
-        """The verdict, and what differs first, in one line; `determinism.report` has the whole story."""
+        """Return the verdict and the first difference in one line; `determinism.report` has the full report."""
         first = self.first_divergence
         if first is None:
             notes = "; ".join(trouble.message for trouble in self.trouble)
@@ -428,13 +425,13 @@ class Comparison:
 
 
 def _reporting() -> Any:
-    """The layer above, which makes reports of comparisons; by its name, since imports go downwards only."""
+    """Import the layer above, which makes reports of comparisons, by name: import statements may only refer to lower layers."""
     return import_module("determinism.report.terminal")
 
 
 @dataclass(frozen=True)
 class Parting:
-    """A record that both runs have and that gave different values."""
+    """A record that both runs have and whose values differ."""
 
     record: int
     """Its number in the first run."""
@@ -444,36 +441,36 @@ class Parting:
     module: str | None
     site: Frame | None
     outputs: tuple[OutputDifference, ...]
-    """Those that differ."""
+    """The outputs that differ."""
     looks_like: Likeness | None
 
 
 class ValueStep(NamedTuple):
-    """How far the runs were apart at one step; 0 where equal, None where that is not known."""
+    """How far apart the runs were at one step; 0 where equal, None where unknown."""
 
     step: int
     loss_ulp: int | None
     loss_relative: float | None
     parameters_ulp: int | None
-    """Of the parameters at the end of the step, as those after it."""
+    """For the parameters at the end of the step, like the fields below."""
     parameters_relative: float | None
-    """Of the parameter that differs most: the difference as a part of its largest element."""
+    """For the parameter that differs most: the difference as a fraction of its largest element."""
     parameter: str | None
-    """Its name."""
+    """The name of that parameter."""
 
 
 @dataclass(frozen=True)
 class ValuesApart:
-    """How far the values of two runs are apart."""
+    """How far apart the values of two runs are."""
 
     kept: tuple[int | None, int | None]
-    """Of each run, how many elements of a tensor were kept at most; None where none were."""
+    """The most elements of a tensor that were kept in each run; None where none were."""
     note: str
-    """Why nothing more is known; empty if something is."""
+    """Why nothing more is known; empty if there is a result."""
     first: Parting | None = None
     """The first record, from the first divergence on, that both runs have and whose values differ."""
     beyond_rounding: Parting | None = None
-    """The first that differs by more than rounding; None if `first` does, or none."""
+    """The first that differs by more than rounding; None if `first` already does, or none does."""
     steps: tuple[ValueStep, ...] = ()
     alone: tuple[int, int] = (0, 0)
     """How many records each run has, from the first divergence on, that the other one lacks."""

@@ -1,4 +1,4 @@
-"""Compares the traces of two or more runs and comes to a verdict."""
+"""Compares the traces of two or more runs and reaches a verdict."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ from determinism.trace.process import ProcessTrace, Trace
 from determinism.trace.schema import END_OP, STEP_OP, STOPPED_BY_US, Meaning, Table
 from determinism.types import Kind, Level, Phase, Verdict
 
-# What exit statuses and cut recordings add to what the tensors say.
+# What exit statuses and cut-off recordings add to the evidence of the tensors.
 
 _NOT_OF_THE_PROGRAM = frozenset({"disk-full", "fail-fast", "interrupted", "run-unfinished", "time-limit"})
-"""What makes a program's exit status say nothing about the program itself."""
+"""Reasons why a program's exit status says nothing about the program itself."""
 
 
 def compare_as_far_as_recorded(first: ProcessTrace, second: ProcessTrace, traces: Sequence[Trace]) -> ProcessComparison:
-    """Compare two processes; that a recording was cut off is no difference between the runs.
+    """Compare two processes; a cut-off recording does not count as a difference between the runs.
 
     Raises:
         TraceError: A trace is damaged.
@@ -62,7 +62,7 @@ def compare_as_far_as_recorded(first: ProcessTrace, second: ProcessTrace, traces
     result = compare_processes(first, second)
     if not _is_structure(result.divergence):
         return result
-    # Counting reads to the end, and only there it is known whether anything is missing.
+    # Counting reads to the end, and only then is it known whether anything is missing.
     counts = [num_records(process) for process in (first, second)]
     cut = [count for count, trace in zip(counts, traces, strict=True) if cut_reasons(trace)]
     if not cut:
@@ -86,7 +86,7 @@ def _last_step(process: ProcessTrace) -> int:
 
 
 def conclude(comparison: Comparison, traces: Sequence[Trace], *, allow_failure: bool) -> Comparison:
-    """Bring exit statuses, cut recordings and empty ones into the verdict."""
+    """Take exit statuses, cut-off and empty recordings into account for the verdict."""
     if comparison.verdict is Verdict.DIFFERENT:
         return comparison
     reasons = [cut_reasons(trace) for trace in traces]
@@ -116,7 +116,7 @@ def conclude(comparison: Comparison, traces: Sequence[Trace], *, allow_failure: 
 
 
 def _holds_content(trace: Trace) -> bool:
-    """Whether anything but the ends of steps and of the process was recorded."""
+    """Whether anything but the ends of steps and of processes was recorded."""
     for process in trace.processes:
         empty = [n for n, name in enumerate(process.names.texts(Table.OP)) if name in (STEP_OP, END_OP)]
         if any(not np.isin(chunk.columns["op"], empty).all() for chunk in process.chunks()):
@@ -125,7 +125,7 @@ def _holds_content(trace: Trace) -> bool:
 
 
 def _num_steps_ended(trace: Trace) -> int:
-    """The most steps that a process of a run ended."""
+    """Return the largest number of steps that a process of a run ended."""
     most = 0
     for process in trace.processes:
         ops = process.names.texts(Table.OP)
@@ -143,8 +143,8 @@ def _nothing_recorded(traces: Sequence[Trace], level: str) -> str:
     window = max(int(process.description.get("from_step") or 0) for process in trace.processes)
     if window:
         return (
-            f"Run {number} ended before step {window:,}, from which its ops were to be recorded (--from-step). As far as the ledgers of the "
-            "runs go, their steps are equal. Give an earlier step."
+            f"Run {number} ended before step {window:,}, from which its ops were to be recorded (--from-step). The steps in both "
+            "ledgers are equal. Give an earlier step."
         )
     if level == Level.OP:
         status = trace.manifest.get("exit_status")
@@ -182,10 +182,10 @@ def _ended_differently(traces: Sequence[Trace], statuses: Sequence[int | None]) 
 
 
 def losses(pairs: Iterable[tuple[ProcessTrace, ProcessTrace]]) -> list[Loss] | None:
-    """The loss of each step in both runs, of the first process that has any; None if none has.
+    """Return the loss of each step in both runs, from the first process that has any; None if none has.
 
     Args:
-        pairs: The same processes of both runs, the one that says most first.
+        pairs: The processes of both runs, the most informative ones first.
     """
     for pair in pairs:
         first, second = (_by_step(process) for process in pair)
@@ -196,7 +196,7 @@ def losses(pairs: Iterable[tuple[ProcessTrace, ProcessTrace]]) -> list[Loss] | N
 
 
 def _by_step(process: ProcessTrace) -> dict[int, float | None]:
-    """What the first backward of each step was started from; None where that is not known or not a number."""
+    """Return the value that the first backward pass of each step started from; None where it is unknown or not a number."""
     numbers = process.numbers
     read = {
         (int(row["producer"]), int(row["output"])): float(row["value"])
@@ -214,7 +214,7 @@ def _by_step(process: ProcessTrace) -> dict[int, float | None]:
 
 
 def _thinned(losses_of_steps: list[Loss]) -> list[Loss]:
-    """Of very many steps those whose losses are furthest apart among their neighbours, and the first and the last."""
+    """Thin out very many steps: keep those whose losses are furthest apart among their neighbours, the first and the last."""
     if len(losses_of_steps) <= MOST_ENTRIES:
         return losses_of_steps
     width = math.ceil(len(losses_of_steps) / (MOST_ENTRIES - 2))
@@ -267,7 +267,7 @@ def compare_runs(
         traces: Two or more runs.
         strict: Dead differences make runs different, too.
         allow_failure: Report equal runs as the same even if they failed.
-        compare_pairs: Compares pairs of processes elsewhere.
+        compare_pairs: Compares pairs of processes, for example in workers.
 
     Raises:
         UsageError: There are fewer than two, or their levels of recording differ.
@@ -306,7 +306,7 @@ _TRAINING_MODE = (
 
 
 def _with_hint(comparison: Comparison, traces: Sequence[Trace]) -> Comparison:
-    """Say that a model which is only evaluated is in training mode, where its dropout is what differs."""
+    """Point out that a model that is only evaluated is in training mode, if its dropout is what differs."""
     first = comparison.first_divergence
     is_dropout = (
         first is not None
@@ -315,7 +315,7 @@ def _with_hint(comparison: Comparison, traces: Sequence[Trace]) -> Comparison:
         and first.module is not None
         and may_be_dropout(first.op)
     )
-    # Of a run that was cut, or that failed, the backward pass may have been to come.
+    # If a run was cut off or failed, its backward pass may still have been ahead.
     is_cut = any(run.exit_status for run in comparison.runs) or any(map(cut_reasons, traces))
     if first is None or not is_dropout or is_cut or any(map(_computes_gradients, traces)):
         return comparison
@@ -331,7 +331,7 @@ def _computes_gradients(trace: Trace) -> bool:
 
 
 def _with_losses(comparison: Comparison, traces: Sequence[Trace]) -> Comparison:
-    """Find the losses of the runs that were compared, in the process that departed before others."""
+    """Add the losses of the compared runs, preferably from the process that diverged first."""
     step_history = comparison.step_history or StepHistory((1, 2))
     first, second = (ordered(traces[number - 1]) for number in step_history.runs)
     partners = {process.key: process for process in second}
@@ -350,7 +350,7 @@ def _compare_pair(
     strict: bool,
     compare_pairs: ComparePairs,
 ) -> Comparison:
-    """Compare the first run with another one, counted from 1, and add what was found to what earlier pairs showed."""
+    """Compare the first run with another one, counted from 1, and add the result to that of earlier pairs."""
     mine, others = (ordered(trace) for trace in (first, second))
     partners = {process.key: process for process in others}
     whole = [(process, partners[process.key]) for process in mine if process.key in partners]
@@ -399,12 +399,12 @@ def _compare_pair(
 def _where_no_record_differs(
     comparison: Comparison, results: Sequence[ProcessComparison], first: Trace, second: Trace, *, strict: bool
 ) -> Comparison:
-    """What a pair of runs shows of which no record differs that something read: processes of one only, and dead differences."""
+    """Conclude for a pair of runs without a live difference: processes that only one has, and dead differences."""
     partial = [result.key for result in results if result.is_partial]
     if partial:
         comparison = replace(comparison, trouble=(*comparison.trouble, _too_many(partial)))
     unmatched = sorted({process.key for process in ordered(first)} ^ {process.key for process in ordered(second)})
-    # A process that a trace has lost is not a difference between the runs: `conclude` names it.
+    # A process that a trace has lost is not a difference between the runs: `conclude` reports it.
     is_whole = not (first.missing_processes or second.missing_processes)
     if unmatched and is_whole and first.processes and second.processes:
         missing = _missing_process(first, second, unmatched[0])
@@ -417,7 +417,7 @@ def _where_no_record_differs(
 def _as_shared(
     results: list[ProcessComparison], streams: Streams, as_multiset: Callable[[Streams], ProcessComparison]
 ) -> list[ProcessComparison]:
-    """Replace the results of processes that differ one by one, if together they did exactly the same work in both runs."""
+    """Replace the results of processes that differ individually, if together they did exactly the same work in both runs."""
     keys = {process.key for process in streams.first}
     if all(result.divergence is None for result in results if result.key in keys):
         return results
@@ -437,18 +437,18 @@ def _compared_here(pair: ProcessPair, traces: Sequence[Trace]) -> ProcessCompari
         return ProcessComparison(pair[0].key)
     compared = compare_as_far_as_recorded(*pair, traces)
     if compared.divergence is None:
-        # Of a thousand equal ranks the names alone would fill half a gigabyte.
+        # The names of a thousand equal ranks alone would take half a gigabyte.
         for process in pair:
             process.give_back()
     return compared
 
 
 _MOST_DEAD = 5
-"""Of the dead differences that are described."""
+"""How many dead differences are described."""
 
 
 def _with_origin(comparison: Comparison, ways: list[list[Found]]) -> Comparison:
-    """Report the origin of the first way, and beside it every other divergence with what explains it."""
+    """Report the origin of the first way, and every other divergence with its explanation."""
     origin = ways[0][-1]
     others: dict[tuple[str | None, ...], Divergence] = {}
     for way in ways:
@@ -458,7 +458,7 @@ def _with_origin(comparison: Comparison, ways: list[list[Found]]) -> Comparison:
                 source = None if sender is None else sender.divergence.process
                 others.setdefault(key, replace(stretch.divergence, received_from=source))
     reached = [stretch.result for way in ways if way[-1].result is origin.result for stretch in reversed(way)]
-    # Processes count steps of their own, so that of the origin says most.
+    # Each process counts its own steps, so the origin's own difference says most.
     others_too = sorted(reached, key=lambda result: result.first_visible.step if result.first_visible else math.inf)
     shown = origin.result if origin.result.first_visible is not None else others_too[0]
     return replace(
@@ -494,7 +494,7 @@ def _missing_process(first: Trace, second: Trace, key: str) -> Divergence:
 
 
 def _with_environment(comparison: Comparison, traces: Sequence[Trace]) -> Comparison:
-    """Add what differs between what the first run and the one that departed ran on; else the last one."""
+    """Add what differs between the environments of the first run and the one that differs, or else the last one."""
     is_different = comparison.verdict is Verdict.DIFFERENT and comparison.step_history is not None
     number = comparison.step_history.runs[1] if is_different and comparison.step_history else len(traces)
     differences = environment_differences(traces[0], traces[number - 1])

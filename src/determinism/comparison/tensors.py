@@ -1,4 +1,4 @@
-"""How far two tensors are apart that two runs left in files."""
+"""Measures how far apart two tensors are that two runs stored in files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _Array = NDArray[Any]
 
 
 class ValueDifference(NamedTuple):
-    """What differs between two tensors; the fields are those of an `OutputDifference`."""
+    """The difference between two tensors; the fields are those of an `OutputDifference`."""
 
     elements_different: int
     max_ulp: int | None
@@ -41,13 +41,13 @@ class ValueDifference(NamedTuple):
 
 
 def difference(first: StoredTensor, second: StoredTensor, shape: tuple[int, ...]) -> ValueDifference | None:
-    """Compare two tensors bit by bit; None if they are not alike in type and shape.
+    """Compare two tensors bit by bit; None if their types or shapes differ.
 
     Args:
         first: One of them.
         second: The other.
-        shape: Of the tensors that were stored. The stored ones have one more dimension where an element is stored in
-            parts: of a complex number the two parts, of a type that the format does not know the bytes.
+        shape: The shape of the original tensors. The stored ones have one more dimension where an element is stored in
+            parts: the two parts of a complex number, or the bytes of a type that the format does not know.
     """
     if first.dtype != second.dtype or first.shape != second.shape or first.shape[: len(shape)] != shape:
         return None
@@ -69,9 +69,9 @@ def difference(first: StoredTensor, second: StoredTensor, shape: tuple[int, ...]
 def _distance(
     first: StoredTensor, second: StoredTensor, where: _Array
 ) -> tuple[int | None, float | None, float | None]:
-    """The largest distances of two tensors of floats: in numbers between, in value, and as a part of their largest element.
+    """Return the largest distances of two tensors of floats: in ulp, in value, and as a fraction of their largest element.
 
-    None where there are elements that are no number.
+    None where elements are not finite.
     """
     values = [np.asarray(_values(one)).astype("f8") for one in (first, second)]
     with np.errstate(invalid="ignore", over="ignore"):
@@ -80,14 +80,14 @@ def _distance(
     if not all(np.isfinite(one[where]).all() for one in values):
         return None, max_abs, None
     ordered = [_ordered(one, where) for one in (first, second)]
-    # Of numbers of either sign the distance may need all 64 bits.
+    # The distance between numbers of opposite signs may need all 64 bits.
     max_ulp = int((np.maximum(*ordered).astype("u8") - np.minimum(*ordered).astype("u8")).max())
     largest = max(float(np.abs(one[np.isfinite(one)]).max()) for one in values)
     return max_ulp, max_abs, apart / largest if largest and max_abs is not None else None
 
 
 def _ordered(tensor: StoredTensor, where: _Array) -> _Array:
-    """Whole numbers that lie in the order of the floats, next to each other where no float lies between."""
+    """Map floats to integers in the same order, which are consecutive where no float is in between."""
     bits = np.frombuffer(tensor.elements, f"<i{BYTES[tensor.dtype]}").reshape(tensor.shape)[where]
     lowest = int(np.iinfo(bits.dtype).min)
     wide = bits.astype("i8")
@@ -95,7 +95,7 @@ def _ordered(tensor: StoredTensor, where: _Array) -> _Array:
 
 
 def _values(tensor: StoredTensor) -> _Array | None:
-    """The elements as numbers; None for types that NumPy does not have."""
+    """Return the elements as numbers; None for types that NumPy does not have."""
     if tensor.dtype == "BF16":
         wide = np.frombuffer(tensor.elements, "<u2").astype("<u4") << 16
         return wide.view("<f4").reshape(tensor.shape)
@@ -108,7 +108,7 @@ def _example(first: StoredTensor, second: StoredTensor, place: tuple[int, ...]) 
 
 
 def _text(tensor: StoredTensor, place: tuple[int, ...]) -> str:
-    """One element as a text that differs for values that differ."""
+    """Format one element so that different values have different texts."""
     values = _values(tensor)
     is_in_parts = len(tensor.shape) > len(place)
     if values is None or (is_in_parts and tensor.dtype == "U8"):

@@ -30,17 +30,17 @@ from determinism.trace.process import ProcessTrace
 from determinism.trace.views import JoinedStreams
 from determinism.types import Access, Kind, Level, Role, Stream
 
-# Follows a difference that vanished: what read it before counts, and so does what that led to.
+# Follows a difference that vanished: what read it before still counts, and so does what was computed from that.
 
 _MOST_VANISHED = 1 << 16
 
 
 def read_on(process: ProcessTrace, vanished: Mapping[int, Set[int]]) -> set[int]:
-    """Which differences reached something that counts, although they showed no more when they did.
+    """Return the roots of differences that reached a record that counts, although they no longer showed there.
 
     Args:
         process: The stream.
-        vanished: For a record that received differences and gave equal outputs: indices of their roots.
+        vanished: For records that received differences but have equal outputs: the indices of the roots.
     """
     roots_of = {number: set(roots) for number, roots in vanished.items()}
     wanted = set().union(*roots_of.values())
@@ -77,7 +77,7 @@ def _marked(chunk: Chunk, roots_of: dict[int, set[int]]) -> set[int]:
     return {number for number in roots_of if 0 <= number - chunk.first < chunk.rows}
 
 
-# Follows the differences of records that were paired by what they did.
+# Follows the differences of records that were paired by their content.
 
 _LOOKS = (Role.ESCAPE, Role.CHECKPOINT)
 
@@ -91,9 +91,9 @@ class UnorderedFlow(Flow):
         self._group = group
         self._has_sinks = has_sinks
         self.reached: set[int] = set()
-        """Indices of the roots that something read that counts."""
+        """Indices of the roots that reached a record that counts."""
         self.used: set[int] = set()
-        """Those of them that something did more with than look at or save the value."""
+        """Those of them whose value was not only looked at or saved."""
         self._is_look = False
 
     @property
@@ -102,17 +102,17 @@ class UnorderedFlow(Flow):
         return list(self._open.values())
 
     def follow(self) -> None:
-        """Follow the differences of all records, also where they vanish."""
+        """Follow the differences of all records, including those that vanish."""
         self.add(self._group)
         if self._has_sinks:
             self.reached |= read_on(self._first, self._vanished())
 
     def roots_of(self, key: int, output: int) -> list[Root]:
-        """The roots that an output descends from, in order."""
+        """Return the roots that an output descends from, in order."""
         return [self._open[index] for index in self._taints.roots_of(key, output)]
 
     def made_of(self, root: Root) -> set[bytes]:
-        """Digests of all values of the first run that descend from a root."""
+        """Return the digests of all values of the first run that descend from a root."""
         outputs = self._group.first.children["outputs"]
         rows = dict(zip(self._group.keys.tolist(), self._group.pairing.first.tolist(), strict=True))
         found = set()
@@ -122,7 +122,7 @@ class UnorderedFlow(Flow):
         return found
 
     def _vanished(self) -> dict[int, set[int]]:
-        """Records of the first run that received a difference and gave equal outputs; with the roots."""
+        """Return the records of the first run that received a difference but have equal outputs, with the roots."""
         group = self._group
         paired = group.pairing.are_pairs
         made = group.first.children["outputs"].counts
@@ -145,7 +145,7 @@ class UnorderedFlow(Flow):
             self.used.add(root.index)
 
     def _has_generator(self, group: object, row: int) -> bool:
-        # Another stream has a generator of its own: an extra draw in one explains nothing in the others.
+        # Each stream has its own generator: an extra draw in one explains nothing in the others.
         return False
 
 
@@ -153,24 +153,24 @@ _MOST_DEAD = 5
 
 
 class Surroundings(NamedTuple):
-    """What is known of the other streams of two runs."""
+    """What is known about the other streams of two runs."""
 
     received: Set[Pair]
-    """Values that other streams received, with their digests in both runs: these may have made them."""
+    """Values that other streams received, as digests in both runs: the compared streams may have made them."""
     main: tuple[ProcessTrace, ProcessTrace] | None
     """The main thread of the process, in both runs."""
     search: DigestSearch
     is_cut: Callable[[], bool]
-    """Says, when all was read, whether the recording of a run was cut off: then a record that only one run has says
-    nothing."""
+    """Says, once everything was read, whether the recording of a run was cut off: then a record that only one run has
+    means nothing."""
 
 
 def compare_unordered(streams: Streams, around: Surroundings) -> ProcessComparison:
     """Compare streams of two runs as multisets of what their records did.
 
     Args:
-        streams: Those of both runs that belong together.
-        around: What is known of the others.
+        streams: The streams of both runs that belong together.
+        around: What is known about the others.
 
     Raises:
         TraceError: A trace is damaged.
@@ -204,7 +204,7 @@ def compare_unordered(streams: Streams, around: Surroundings) -> ProcessComparis
     result.is_partial = found.is_partial
     result.dead_differences = len(dead)
     result.dead_first = [dead_difference(described.of(root)) for root in dead[:_MOST_DEAD]]
-    # What a worker fetched ahead and nobody took is no difference, however strict one is.
+    # Data that a worker prefetched and nobody used is not a difference, even with --strict.
     counted = [r for r in dead if not (r.is_extra and is_of_workers)]
     result.first_dead = described.of(counted[0]) if counted else None
     if live:
@@ -219,7 +219,7 @@ def compare_unordered(streams: Streams, around: Surroundings) -> ProcessComparis
 def _without_looks(
     live: list[Root], flow: UnorderedFlow, around: Surroundings, own: tuple[ProcessTrace, ProcessTrace]
 ) -> list[Root]:
-    """What counts: not a value that a thread only looked at, at another moment in each run, as one that logs by the clock."""
+    """Drop values that a thread only looked at, at a different moment in each run, such as for time-based logging."""
     looks = {root.index: (received_by(root), flow.made_of(root)) for root in live if root.index not in flow.used}
     for received, made in looks.values():
         around.search.expect({*made, *(digest for pair in received.pairs for digest in pair)})
@@ -231,7 +231,7 @@ _MAY_BE_THREADS = (Kind.OP, Kind.DATA, Kind.ORDER, Kind.STRUCTURE)
 
 
 class Described:
-    """Puts roots of joined streams into the words and numbers of the stream that they come from."""
+    """Describes roots of joined streams, with the names and numbers of the stream that they come from."""
 
     def __init__(self, processes: Sides, canonical: Canonical, level: Level) -> None:
         self._processes = processes
@@ -239,12 +239,12 @@ class Described:
         self._level = level
 
     def begun(self, root: Root) -> tuple[Divergence, Received]:
-        """Where a root began, which may be in random draws that took another order, and what it received."""
+        """Return where a root began, possibly in reordered random draws, and what it received."""
         draw = draw_behind(root, self._processes, self._canonical) if root.aspects.edges else None
         return self.of(draw or root), received_by(draw or root)
 
     def of(self, root: Root) -> Divergence:
-        """The divergence that a root is."""
+        """Return a root as a divergence."""
         found = describe(root, *self._processes, self._level)
         if found.kind in _MAY_BE_THREADS:
             found = as_changed_by_threads(found, root, self._processes)
@@ -265,7 +265,7 @@ class Described:
 
 
 class Made:
-    """The values of a group of streams that differ, each of which another stream may have received."""
+    """The differing values of a group of streams, each of which another stream may have received."""
 
     def __init__(self, group: ContentGroup, flow: UnorderedFlow, described: Described) -> None:
         self._group = group
@@ -273,7 +273,7 @@ class Made:
         self._described = described
 
     def origin_of(self, pairs: Set[Pair], first: ProcessTrace) -> tuple[Divergence, Received] | None:
-        """Where the first of these values that was made here began to differ, and what that received; None if none was."""
+        """Return the origin of the first of these values that was made here, and what it received; None if none was."""
         roots: list[Root] = []
         made = [
             outputs_with({pair[side] for pair in pairs}, [chunk])

@@ -1,4 +1,4 @@
-"""Adds to a comparison of stored traces how far the values are apart, where the traces hold values."""
+"""Adds to a comparison of stored traces how far apart the values are, where the traces hold values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from determinism.trace.process import ProcessTrace, Trace
 from determinism.trace.schema import END_OP, Layout, Table
 from determinism.types import Phase, Role, Verdict
 
-# How far two outputs are apart, as far as their kept elements show it.
+# How far apart two outputs are, judging by their kept elements.
 
 _STORED = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64", "float16": "F16",
@@ -31,19 +31,19 @@ _STORED = {
 
 
 class Sample(NamedTuple):
-    """Elements that were kept of one output."""
+    """The elements that were kept of one output."""
 
     layout: Layout
     elements: bytes
 
 
 def sampled_difference(first: Sample | None, second: Sample | None, most: int) -> OutputDifference | None:
-    """Compare what two runs kept of an output; None where they cannot be compared, as tensors of other shapes cannot.
+    """Compare what two runs kept of an output; None where that is impossible, as with different shapes.
 
     Args:
-        first: Of the first run; None if nothing was kept.
-        second: Of the other one.
-        most: How many elements were kept at most.
+        first: The sample of the first run; None if nothing was kept.
+        second: The sample of the other one.
+        most: The most elements that were kept.
     """
     if first is None or second is None:
         return None
@@ -70,7 +70,7 @@ def _stored(sample: Sample, shape: tuple[int, ...]) -> StoredTensor | None:
     dtype = sample.layout.dtype
     kind = _STORED.get(dtype)
     if kind is None:
-        # Of types that nothing else has, the bytes are compared.
+        # For types without a counterpart in the file format, the bytes are compared.
         width = len(sample.elements) // math.prod(shape) if math.prod(shape) else 0
         kind, shape = "U8", (*shape, width)
     elif dtype.startswith("complex"):
@@ -80,7 +80,7 @@ def _stored(sample: Sample, shape: tuple[int, ...]) -> StoredTensor | None:
 
 
 def _index(place: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The index of an element, from its place in the order of the indices."""
+    """Return the index of an element, from its position in index order."""
     index = []
     for size in reversed(shape):
         place, at = divmod(place, size)
@@ -88,11 +88,11 @@ def _index(place: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(index))
 
 
-# The values that were kept of one process, as a comparison comes to them.
+# The values that were kept of one process, as the comparison reaches them.
 
 
 class ValueSide:
-    """The kept values of one run, of the records at hand and of what is held since earlier ones."""
+    """The kept values of one run: those of the current records, and those held from earlier ones."""
 
     def __init__(self, process: ProcessTrace) -> None:
         """Take the process."""
@@ -108,43 +108,43 @@ class ValueSide:
         self._new = self._reader.between(chunk.first, chunk.first + chunk.rows) if chunk.rows else {}
 
     def sample(self, place: Place) -> Sample | None:
-        """What was kept of an output; None if nothing was, or if it is not at hand."""
+        """Return what was kept of an output; None if nothing was, or if it is not available."""
         elements = self._new.get(place)
         if elements is None or self._chunk is None:
             return self._held.get(place)
         outputs = self._chunk.children["outputs"]
         row = place[0] - self._chunk.first
         if place[1] >= len(outputs.of(row)):
-            # No such output was recorded: the file was damaged.
+            # No such output was recorded: the file is damaged.
             return None
         layout = self.names.layout(int(outputs.columns["layout"][outputs.of(row)[place[1]]]))
         return None if layout is None else Sample(layout, elements)
 
     def hold(self, places: list[Place]) -> None:
-        """Keep what these places have until the next call."""
+        """Hold the samples of these places until the next call."""
         found = [(place, self.sample(place)) for place in places]
         self._held = {place: sample for place, sample in found if sample is not None}
 
     def read_by(self, row: int) -> list[Place]:
-        """Where the inputs of a record at hand come from; a record of -1 stands for outside."""
+        """Return where the inputs of a current record come from; record -1 means outside."""
         assert self._chunk is not None
         inputs = self._chunk.children["inputs"]
         sources = producers(self._chunk)[inputs.part(row)].tolist()
         return list(zip(sources, inputs.columns["output"][inputs.part(row)].tolist(), strict=True))
 
     def text(self, table: Table, column: str, row: int) -> str:
-        """A name of a record at hand."""
+        """Return a name of a current record."""
         assert self._chunk is not None
         return self.names.text(table, int(self._chunk.columns[column][row])) or ""
 
 
-# Reads two processes side by side once more, with the values that were kept of them.
+# Reads two processes in lockstep once more, with the values that were kept of them.
 
 _PARAMETER = "determinism::parameter"
 
 
 class _Gap(NamedTuple):
-    """How far two tensors are apart that the runs know by the same name."""
+    """How far apart two tensors with the same name are."""
 
     relative: float
     ulp: int | None
@@ -152,16 +152,16 @@ class _Gap(NamedTuple):
 
 
 class ValueScan:
-    """Finds where the kept values of one process of two runs part, and how that grows."""
+    """Finds where the kept values of one process of two runs part, and how the difference grows."""
 
     def __init__(self, first: ProcessTrace, second: ProcessTrace, divergence: Divergence, most: int) -> None:
         """Take both processes.
 
         Args:
-            first: Of the first run.
-            second: Of the other one.
-            divergence: Nothing before it counts.
-            most: How many elements of a tensor were kept at most.
+            first: The process in the first run.
+            second: The process in the other one.
+            divergence: Everything before it is ignored.
+            most: The most elements of a tensor that were kept.
         """
         self._processes = (first, second)
         self._sides = (ValueSide(first), ValueSide(second))
@@ -171,14 +171,14 @@ class ValueScan:
         self._beyond: Parting | None = None
         self._alone = [0, 0]
         self._has_come = False
-        """Whether the divergence was passed."""
+        """Whether the divergence was reached."""
         self._losses: dict[int, _Gap] = {}
         self._parameters: dict[int, _Gap] = {}
 
     def result(self) -> ValuesApart:
-        """Read everything, and say what was found."""
+        """Read everything, and return what was found."""
         lockstep = Lockstep(*self._processes, Canonical(*self._processes))
-        # In which order equal work was done says nothing more here.
+        # The order in which equal work was done no longer matters here.
         lockstep.pairs_by_content = False
         for group in lockstep.groups():
             for side, chunk in zip(self._sides, (group.first, group.second), strict=True):
@@ -210,7 +210,7 @@ class ValueScan:
             self._measure(group, int(first[at]), int(second[at]), Role(int(roles[at])))
 
     def _is_late(self, group: Group) -> Array:
-        """Which pairs stand at the first divergence or behind it."""
+        """Which pairs are at or after the first divergence."""
         side = self._divergence.records_of
         rows = group.pairing[side]
         numbers = (group.first, group.second)[side].first + rows
@@ -256,7 +256,7 @@ class ValueScan:
             self._beyond = parting
 
     def _measure(self, group: Group, first: int, second: int, role: Role) -> None:
-        """Take down how far apart the loss is, or what is held."""
+        """Note how far apart the losses are, or the values held."""
         step = int(group.first.columns["step"][first])
         left, right = self._sides
         if role is Role.HELD:
@@ -272,7 +272,7 @@ class ValueScan:
                 self._compare(self._losses, step, read[0][0], read[1][0], "loss")
             return
         if left.text(Table.OP, "op", first) == END_OP:
-            # No step of its own: what was held after the last one stands there.
+            # Not a step of its own: it holds what the last step left.
             return
         held = [
             dict(zip(_names(side.text(Table.ARGUMENTS, "arguments", row)), places, strict=False))
@@ -321,20 +321,20 @@ def _finite(gap: _Gap | None) -> float | None:
 
 
 def _names(text: str) -> list[tuple[str, str]]:
-    """Sort and name of everything that is held at the end of a step."""
+    """Return the sort and the name of everything that is held at the end of a step."""
     return [(str(sort), str(name)) for sort, name in json.loads(text)] if text.startswith("[[") else []
 
 
-_ONLY_TORCH = "How far apart the values are is not known: values are kept only for PyTorch tensors."
+_ONLY_TORCH = "How far apart the values are is unknown: values are kept only for PyTorch tensors."
 _AGAIN = "Record both with `determinism record --values 64`"
 
 
 def with_values(comparison: Comparison, traces: Sequence[Trace]) -> Comparison:
-    """A comparison with how far the values of its runs are apart.
+    """Return a comparison extended by how far apart the values of its runs are.
 
     Args:
-        comparison: Of the runs.
-        traces: Of the same runs.
+        comparison: The comparison of the runs.
+        traces: The traces of the same runs.
 
     Raises:
         TraceError: A trace cannot be read.
@@ -361,18 +361,18 @@ def with_values(comparison: Comparison, traces: Sequence[Trace]) -> Comparison:
 
 
 def _kept(process: ProcessTrace) -> int | None:
-    """How many elements of a tensor were kept at most; None where none were."""
+    """Return the most elements of a tensor that were kept; None where none were."""
     return int(process.description.get("values") or 0) or None
 
 
 def _nothing_to_compare(one: int | None, other: int | None, number: int) -> str:
     if one is None and other is None:
-        return f"How far apart the values are is not known: the traces hold digests only. {_AGAIN}, and compare these."
+        return f"How far apart the values are is unknown: the traces hold digests only. {_AGAIN}, and compare these."
     if one is None or other is None:
         which = 1 if one is None else number
-        return f"How far apart the values are is not known: the trace of run {which} holds digests only. {_AGAIN}."
+        return f"How far apart the values are is unknown: the trace of run {which} holds digests only. {_AGAIN}."
     return (
-        f"How far apart the values are is not known: {one} elements of each tensor were kept in run 1, and {other} in run "
+        f"How far apart the values are is unknown: {one} elements of each tensor were kept in run 1, and {other} in run "
         f"{number}. {_AGAIN}."
     )
 

@@ -1,1 +1,1 @@
-"""Fixes one thing in a run of the program, or perturbs it, to see whether the runs' difference goes or comes."""
+"""Fixes or perturbs one factor in a run of the program, to see whether the difference disappears or appears."""

@@ -1,4 +1,4 @@
-"""The factors: things outside a program's own logic that may decide what it computes."""
+"""The factors: conditions outside a program's own logic that may affect its results."""
 
 from __future__ import annotations
 
@@ -17,56 +17,56 @@ class Action(StrEnum):
     """What an experiment does with a factor."""
 
     FIXED = "fixed"
-    """The same in every run."""
+    """Made the same in every run."""
     PERTURBED = "perturbed"
-    """Another in each run, on purpose."""
+    """Made different in each run, on purpose."""
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """What to do so that a factor is fixed without this tool; the experiment did the same."""
+    """How to fix a factor without this tool; the experiment did the same."""
 
     title: str
     code: str | None = None
     environment: tuple[tuple[str, str], ...] | None = None
     side_effect: str | None = None
-    """What else it changes, in a sentence."""
+    """Its side effect, in a sentence."""
 
 
 @dataclass(frozen=True)
 class Starter:
-    """What begins to act on a factor within each Python process of the program."""
+    """A function that fixes or perturbs a factor within each Python process of the program."""
 
     function: str
-    """`module:function`; it gets the `FactorRequest`, and the module that was waited for if there is one."""
+    """`module:function`; it is called with the `FactorRequest`, and with the imported module if `after` is set."""
     after: str | None = None
-    """The module after whose import it is called; None for the start of Python."""
+    """It is called after this module is imported; None for the start of Python."""
 
 
 @dataclass(frozen=True)
 class Factor:
-    """One factor: how it is fixed or perturbed, what it is the cause of, and what to do about it."""
+    """One factor: how it is fixed or perturbed, which cause it points to, and what to do about it."""
 
     name: str
     fixed: str | None = None
-    """What is done to fix it, as a phrase; None if it cannot be."""
+    """How it is fixed, as a phrase; None if it cannot be."""
     perturbed: str | None = None
-    """What is done to perturb it, as a phrase; None if it cannot be."""
+    """How it is perturbed, as a phrase; None if it cannot be."""
     cause: str | None = None
-    """The cause that is confirmed if runs are equal with the factor fixed, as `causes.toml` names it; None if the op decides."""
+    """The cause that is confirmed if runs are equal with the factor fixed, as `causes.toml` names it; None if it depends on the op."""
     remedy: Remedy | None = None
     """None where the cause itself says what to do."""
     starters: tuple[Starter, ...] = ()
-    """Empty where it is decided before Python starts, or by the frameworks alone."""
+    """Empty where it is set before Python starts, or by the frameworks alone."""
     frameworks: tuple[str, ...] = ()
-    """The frameworks that take part in it, in `start(request)` of their modules; empty for Python and the system alone."""
+    """The frameworks involved, through `start(request)` of their modules; empty if only Python and the system are."""
 
 
 _SIMPLE, _TURNS = "determinism.factors.simple", "determinism.factors.turns"
 _TORCH, _TENSORFLOW = ("torch",), ("tensorflow",)
 
 _UNTIMED = (("TORCHINDUCTOR_DETERMINISTIC", "1"),)
-"""Makes Inductor take the kernel of ATen, or the first one that it has, where it would have timed several; torch 2.9 and newer."""
+"""Makes Inductor use the ATen kernel, or else its first candidate, instead of timing several; torch 2.9 and newer."""
 
 _XLA_DETERMINISTIC = (("XLA_FLAGS", "--xla_gpu_deterministic_ops=true"),)
 
@@ -106,7 +106,7 @@ _ALL = (
         starters=(Starter(f"{_SIMPLE}:seed_python"),),
     ),
     Factor(
-        "forked-seed", "random.seed(0) in each process that is forked",
+        "forked-seed", "random.seed(0) in each forked process",
         cause="seed-lost-by-fork",
         starters=(Starter(f"{_SIMPLE}:seed_forks"),),
     ),
@@ -120,7 +120,7 @@ _ALL = (
         starters=(Starter(f"{_SIMPLE}:seed_numpy", after="numpy"),),
     ),
     Factor(
-        "entropy", "os.urandom, uuid and secrets give the same bytes in each run",
+        "entropy", "os.urandom, uuid and secrets return the same bytes in each run",
         cause="outside-entropy",
         starters=(Starter(f"{_SIMPLE}:start_entropy"), Starter(f"{_SIMPLE}:fix_numpy", after="numpy")),
     ),
@@ -200,7 +200,7 @@ _ALL = (
         frameworks=_TENSORFLOW,
     ),
     Factor(
-        "tensorflow-threads", "one thread of TensorFlow computes (tf.config.threading)",
+        "tensorflow-threads", "TensorFlow computes with one thread (tf.config.threading)",
         cause="varying-op-tensorflow",
         remedy=Remedy(
             "Compute with one thread",
@@ -211,7 +211,7 @@ _ALL = (
         frameworks=_TENSORFLOW,
     ),
     Factor(
-        "threads", "one thread computes (OMP_NUM_THREADS=1, torch.set_num_threads(1))",
+        "threads", "computation uses one thread (OMP_NUM_THREADS=1, torch.set_num_threads(1))",
         cause="nondeterministic-op",
         remedy=Remedy(
             "Compute with one thread", "torch.set_num_threads(1)", side_effect="Computing on the CPU gets slower.",
@@ -224,8 +224,8 @@ _ALL = (
         starters=(Starter(f"{_SIMPLE}:start_listings"),),
     ),
     Factor(
-        "addresses", "memory lies at the same addresses in each run (no address space randomisation)",
-        "memory lies at different addresses, with different alignments, in each run",
+        "addresses", "memory is at the same addresses in each run (no address space randomisation)",
+        "memory is at different addresses, with different alignments, in each run",
         cause="address-order",
         remedy=Remedy(
             "Start the program without address space randomisation", "setarch --addr-no-randomize COMMAND",
@@ -250,7 +250,7 @@ _ALL = (
         remedy=Remedy(
             "Start each run with empty compile caches; or build them once, and give every run a copy of them",
             "env TORCHINDUCTOR_CACHE_DIR=$(mktemp -d) TRITON_CACHE_DIR=$(mktemp -d) JAX_COMPILATION_CACHE_DIR=$(mktemp -d) COMMAND",
-            side_effect="Each run compiles everything anew, which takes time. Choices by timing may then differ: pin these too.",
+            side_effect="Each run recompiles everything, which takes time. Kernels chosen by timing may then differ: pin these, too.",
         ),
     ),
     Factor(
@@ -277,30 +277,30 @@ _ALL = (
 )  # fmt: skip
 
 FACTORS = {factor.name: factor for factor in _ALL}
-"""Every factor by name; where nothing that was noted explains a divergence they are tried in this order, the cheapest and most
+"""Every factor by name; where no noted source explains a divergence, they are tried in this order, the cheapest and most
 frequent first."""
 
 PERTURBABLE = tuple(factor.name for factor in _ALL if factor.perturbed is not None)
 """The factors that `--vary all` perturbs."""
 
 
-# Factors that are decided before Python starts: environment variables, and where the system puts memory.
+# Factors that are set before Python starts: environment variables, and where the system places memory.
 
 _ADDR_NO_RANDOMIZE = 0x0040000
 _QUERY = 0xFFFFFFFF
 _HASH_SEED_STEP = 101
 _PERTURBED_BYTES = (0x3F, 0xC1, 0x7F, 0x42, 0xBE, 0x55)
-"""What fresh memory is filled with; as float32: 0.75, -24.2, 3.4e38, 48.6, -0.37, 1.5e13."""
+"""The bytes that fresh memory is filled with; as float32: 0.75, -24.2, 3.4e38, 48.6, -0.37, 1.5e13."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def factor_environment(environ: Mapping[str, str], request: FactorRequest, folder: Path) -> dict[str, str]:
-    """Add to an environment what fixes factors, or perturbs them.
+    """Add variables to an environment that fix or perturb factors.
 
     Args:
-        environ: The environment the program would have.
+        environ: The environment that the program would have.
         request: The factors.
-        folder: Where what belongs to this run alone may be kept; it need not exist.
+        folder: A folder for files of this run alone; it need not exist.
     """
     result = dict(environ)
     if request.is_fixed("hash-seed"):
@@ -322,16 +322,16 @@ def factor_environment(environ: Mapping[str, str], request: FactorRequest, folde
 
 
 def perturbed_variables(factors: Iterable[str]) -> frozenset[str]:
-    """Environment variables that differ between runs because factors are perturbed by them."""
+    """Return the environment variables that differ between runs because they perturb factors."""
     request = FactorRequest(dict.fromkeys(factors, "perturbed"), number=2)
     return frozenset(factor_environment({}, request, Path("perturbed")))
 
 
 def _tunables(earlier: str, request: FactorRequest) -> str:
-    """What makes glibc fill the memory that it hands out.
+    """Return the tunables that make glibc fill the memory that it hands out.
 
-    It fills with the complement of the number given, and leaves out the blocks that threads keep for themselves, so there
-    must be none. Source: https://www.gnu.org/software/libc/manual/html_node/Memory-Allocation-Tunables.html
+    It fills with the complement of the given number, except for blocks in the caches of threads, so these are turned off.
+    Source: https://www.gnu.org/software/libc/manual/html_node/Memory-Allocation-Tunables.html
     """
     byte = 0 if request.is_fixed("memory") else _PERTURBED_BYTES[request.number % len(_PERTURBED_BYTES)]
     own = f"glibc.malloc.perturb={byte ^ 0xFF}:glibc.malloc.tcache_count=0"
@@ -339,11 +339,11 @@ def _tunables(earlier: str, request: FactorRequest) -> str:
 
 
 def obstacle(name: str, action: Action) -> str | None:
-    """Why a factor cannot be fixed or perturbed on this machine; None if it can.
+    """Return why a factor cannot be fixed or perturbed on this machine; None if it can.
 
     Args:
-        name: Of the factor.
-        action: What is to be done with it.
+        name: The factor's name.
+        action: Whether to fix or to perturb it.
     """
     if name == "memory" and platform.libc_ver()[0] != "glibc":
         return "filling fresh memory needs the GNU C library"
@@ -353,7 +353,7 @@ def obstacle(name: str, action: Action) -> str | None:
 
 
 def before_start(request: FactorRequest) -> Callable[[], None] | None:
-    """What the child process has to do before it becomes the program; None if nothing."""
+    """Return what the child process has to do before it becomes the program; None if nothing."""
     if not request.is_fixed("addresses"):
         return None
     libc = ctypes.CDLL(None)
@@ -365,7 +365,7 @@ def before_start(request: FactorRequest) -> Callable[[], None] | None:
 
 
 def _may_fix_addresses() -> bool:
-    """Whether the system grants it; containers often forbid it."""
+    """Whether the system allows it; containers often forbid it."""
     if platform.system() != "Linux":
         return False
     libc = ctypes.CDLL(None)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from determinism.run_spec import FactorRequest
 
 
-# Puts memory at other addresses, with other alignments, in each run.
+# Places memory at different addresses, with different alignments, in each run.
 
 _PAGE = mmap.PAGESIZE
 _SMALL = range(16, 4096, 16)
@@ -28,7 +28,7 @@ _kept: list[object] = []
 
 
 def start_addresses(request: FactorRequest) -> None:
-    """Take blocks of many sizes first, some of which are given back, so that later ones come to lie elsewhere."""
+    """Allocate blocks of many sizes first and free some of them, so that later ones are placed elsewhere."""
     if not request.is_perturbed("addresses"):
         return
     number = request.number
@@ -41,19 +41,19 @@ def start_addresses(request: FactorRequest) -> None:
         if (position * (number + 2) + number) % 3:
             libc.free(block)
     _kept.append(mmap.mmap(-1, _PAGE * (1 + number % 61)))
-    # Python has places of its own for small objects, which lie in the same order in each run.
+    # Python has its own pools for small objects, which are in the same order in each run.
     _kept.append([bytes(size) for size in _OBJECTS for _ in range(number * 7 % 31)])
 
 
-# Shows the program another time and day in each run.
+# Shows the program a different time and date in each run.
 
 _DAY = 86400.0
 
 
 def start_clock(request: FactorRequest) -> None:
-    """Shift the functions of `time` that tell the time of day; a clock that only measures how long things take stays as it is.
+    """Shift the functions of `time` that return the time of day; clocks that only measure durations are unchanged.
 
-    `datetime.datetime` asks the system itself and is not shifted; `datetime.date.today` asks `time.time`.
+    `datetime.datetime` asks the system directly and is not shifted; `datetime.date.today` uses `time.time`.
     """
     shift = request.number * (37 * _DAY + 4321.0)
     clock, clock_ns, localtime, gmtime = time.time, time.time_ns, time.localtime, time.gmtime
@@ -75,15 +75,15 @@ def start_clock(request: FactorRequest) -> None:
 
 
 note_entropy: Callable[[], None] | None = None
-"""Called whenever random bytes are asked for that are the same in each run."""
+"""Called whenever the program requests random bytes, which are the same in each run."""
 
 
 def start_entropy(request: FactorRequest) -> None:
-    """Replace `os.urandom`, on which `uuid4`, `secrets` and `SystemRandom` build, and what seeds `random.Random()`."""
+    """Replace `os.urandom`, which `uuid4`, `secrets` and `SystemRandom` use, and the default seed of `random.Random()`."""
     import random
 
     os.urandom = source = _Source()
-    # These hold it under names of their own.
+    # `random` holds it under its own name.
     random._urandom = source  # type: ignore[attr-defined]
     seed = random.Random.seed
 
@@ -95,7 +95,7 @@ def start_entropy(request: FactorRequest) -> None:
 
 
 def fix_numpy(request: FactorRequest, numpy: ModuleType) -> None:
-    """Give generators that NumPy seeds by itself the same seeds in each run."""
+    """Give generators that NumPy seeds itself the same seeds in each run."""
     module = numpy.random.bit_generator
 
     def randbits(bits: int) -> int:
@@ -105,7 +105,7 @@ def fix_numpy(request: FactorRequest, numpy: ModuleType) -> None:
 
 
 class _Source:
-    """A stream of bytes that is the same in each run, for each thread that asks."""
+    """A stream of bytes for each thread that is the same in each run."""
 
     def __init__(self) -> None:
         self._counters = threading.local()
@@ -125,30 +125,30 @@ class _Source:
 
 
 def seed_python(request: FactorRequest) -> None:
-    """Give `random` a start of its own."""
+    """Seed `random`."""
     import random
 
     random.seed(0)
 
 
 def seed_forks(request: FactorRequest) -> None:
-    """Give `random` a start of its own in each process that is forked, where Python seeds it anew."""
-    # Python seeds it as it was asked to when the module was imported: what is asked for later is done later.
+    """Seed `random` in each forked process, where Python reseeds it."""
+    # Python registers its reseeding when the module is imported: later registrations run later.
     import random
 
     os.register_at_fork(after_in_child=lambda: random.seed(0))
 
 
 def seed_numpy(request: FactorRequest, numpy: ModuleType) -> None:
-    """Give `numpy.random` a start of its own."""
+    """Seed `numpy.random`."""
     numpy.random.seed(0)
 
 
-# Stands for the iterator of `os.scandir`, once its entries were brought into an order.
+# Replaces the iterator of `os.scandir` once its entries have been ordered.
 
 
 class Entries:
-    """The entries of a folder; a context, as that iterator is."""
+    """The entries of a folder; a context manager, like that iterator."""
 
     def __init__(self, entries: list[Any]) -> None:
         self._entries = iter(entries)
@@ -172,11 +172,11 @@ class Entries:
         self._entries = iter(())
 
 
-# Gives directory listings in one order, or in another one in each run.
+# Returns directory listings in a fixed order, or in a different one in each run.
 
 
 def start_listings(request: FactorRequest) -> None:
-    """Replace `os.listdir` and `os.scandir`, on which `os.walk`, `glob` and `pathlib` build."""
+    """Replace `os.listdir` and `os.scandir`, which `os.walk`, `glob` and `pathlib` use."""
     arrange = _Arrangement(request)
     listdir, scandir = os.listdir, os.scandir
 
@@ -200,7 +200,7 @@ class _Arrangement:
         found.sort(key=name)
         if self._is_fixed:
             return found
-        # Not from `random`, whose state is the program's. Turning and reversing gives every small listing another order.
+        # Not with `random`, whose state belongs to the program. Rotating and reversing gives every small listing a new order.
         turn = self._number % len(found) if found else 0
         found = found[turn:] + found[:turn]
         return found[::-1] if self._number % 2 else found

@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from determinism.run_spec import FactorRequest
 
 
-# Lets the processes that the program starts run one after the other.
+# Makes the processes that the program starts run one after the other.
 
 _LOOK_EACH = 0.05
 _WAITS_AFTER = 2.0
-"""Seconds: a process that used no CPU for so long waits for another one, which then must go on."""
+"""Seconds: a process that used no CPU for this long is waiting for another one, which must then continue."""
 
 
 def start_processes(request: FactorRequest) -> None:
-    """Let whoever starts a process wait until it has ended, or waits itself.
+    """Make the code that starts a process wait until that has ended, or is itself waiting.
 
-    Daemonic processes that a library starts, those of pools and loaders, only wait for tasks; nobody waits for these.
+    Daemonic processes that a library starts, those of pools and loaders, only wait for tasks; these are not waited for.
     """
     from multiprocessing.process import BaseProcess
 
@@ -48,7 +48,7 @@ def start_processes(request: FactorRequest) -> None:
 
 
 def _leave_room_in_queues() -> None:
-    """Let a process put all that it makes into a queue: one that waits for room does not end, and the next is started beside it."""
+    """Remove the size limits of queues: a process that waits for room does not end, and would run concurrently with the next."""
     from multiprocessing.queues import Queue
 
     make = Queue.__init__
@@ -60,7 +60,7 @@ def _leave_room_in_queues() -> None:
 
 
 def wait_until_idle(process: BaseProcess, most_seconds: float = math.inf) -> None:
-    """Wait until a process has ended, or waits itself, or so many seconds are over."""
+    """Wait until a process has ended, is itself waiting, or `most_seconds` have passed."""
     began = time.monotonic()
     stat = f"/proc/{process.pid}/stat"
     used, since = _cpu_seconds(stat), time.monotonic()
@@ -74,16 +74,16 @@ def wait_until_idle(process: BaseProcess, most_seconds: float = math.inf) -> Non
 
 
 def _cpu_seconds(path: str) -> float:
-    """What a process or a thread has used of the CPU, in its own code and in the system; 0 if that cannot be told.
+    """Return the CPU time that a process or a thread has used, in user and system mode; 0 if unknown.
 
     Fields 14 and 15 of `/proc/<pid>/stat` (https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html).
 
     Args:
-        path: Where the system says so.
+        path: Its `stat` file.
     """
     try:
         with open(path, "rb") as file:
-            # The name of the program is in parentheses, and may itself hold spaces.
+            # The name of the program is in parentheses, and may itself contain spaces.
             user, system = file.read().rpartition(b")")[2].split()[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError):
@@ -92,32 +92,32 @@ def _cpu_seconds(path: str) -> float:
 
 _PATIENCE_SECONDS = 5.0
 _WORKING = 0.1
-"""So long a thread waits for its turn, and then on if whoever has it used at least this part of that time on a CPU; one that did not waits
-for something that this module does not know of."""
+"""A thread waits `_PATIENCE_SECONDS` for its turn, and longer if the thread that has it used at least this fraction of the time on a CPU;
+else that thread is waiting for something that this module does not know about."""
 _SLICE_SECONDS = 0.002
-"""How long all wait where no thread can go on."""
+"""How long all threads wait when none can continue."""
 
 _allocate_lock = threading.Lock
 _sleep = time.sleep
 
 
 class Turn:
-    """A thread's place in the order, and the moment at which it wants to go on whatever happens."""
+    """A thread's place in the order, and the time at which it wants to continue in any case."""
 
     def __init__(self) -> None:
-        """Take a place; its turn has not come."""
+        """Take a place, whose turn has not come yet."""
         self.gate = _allocate_lock()
         self.gate.acquire()
         self.wakes: float | None = None
         self.thread: int | None = None
-        """What the system calls the thread, once it runs."""
+        """The system's identifier of the thread, once it runs."""
 
 
 class Turns:
     """The threads of this process that take turns, in the order in which they were started."""
 
     def __init__(self) -> None:
-        """Only the thread that makes this takes part."""
+        """Begin with only the current thread."""
         self._mine = threading.local()
         self._begin()
 
@@ -127,18 +127,18 @@ class Turns:
         self._order = [own]
         self._seconds = 0.0
         self._idle = 0
-        """How often the turn was handed on since a thread went on."""
+        """How often the turn was handed on since a thread last made progress."""
         self._handed_on = 0
         self._is_free = False
-        """Whether threads run as they like, since one waits for something else."""
+        """Whether threads run freely, because one is waiting for something unknown."""
 
     def after_fork(self) -> None:
-        """Only the thread that forked goes on."""
+        """Begin again in the child, where only the thread that forked exists."""
         self._begin()
 
     @property
     def mine(self) -> Turn | None:
-        """The current thread's turn; None if it takes none."""
+        """The current thread's turn; None if it does not take part."""
         return getattr(self._mine, "turn", None)
 
     def add(self) -> Turn:
@@ -154,7 +154,7 @@ class Turns:
         self._wait_at(turn)
 
     def leave(self, turn: Turn | None) -> None:
-        """Let the next thread go on; this one takes no more turns."""
+        """Let the next thread continue; this one takes no more turns."""
         self._mine.turn = None
         if turn in self._order:
             following = self._after(turn)
@@ -164,7 +164,7 @@ class Turns:
                 self._hand_to(following)
 
     def wait(self, is_done: Callable[[], bool], seconds: float | None) -> bool:
-        """Let other threads run until something is done, and say whether it is; False once so many seconds have passed."""
+        """Let other threads run until `is_done` returns True; return False if `seconds` pass first."""
         turn = self._mine.turn
         until = time.monotonic() + (seconds or 0.0)
         turn.wakes = None if seconds is None else self._seconds + seconds
@@ -188,11 +188,11 @@ class Turns:
         return turn in self._order
 
     def withdraw(self, turn: Turn) -> None:
-        """Take back the place of a thread that could not be started."""
+        """Remove the place of a thread that could not be started."""
         self._order.remove(turn)
 
     def without_turn(self, work: Callable[[], None]) -> None:
-        """Do something that waits for a thread which takes no part yet."""
+        """Do work that waits for a thread that does not take part yet."""
         turn = self.mine
         self._mine.turn = None
         try:
@@ -213,7 +213,7 @@ class Turns:
             self._wait_at(turn)
 
     def _pass_time(self) -> None:
-        """Nobody can go on: go to the moment at which the first one wants to."""
+        """Advance to the time at which the first thread wants to continue, since none can now."""
         self._idle = 0
         wanted = [turn.wakes - self._seconds for turn in self._order if turn.wakes is not None]
         seconds = min([_SLICE_SECONDS, *wanted])
@@ -239,10 +239,10 @@ class Turns:
 
 
 class TurnLock:
-    """A lock for which threads that take turns wait by handing theirs on."""
+    """A lock that threads taking turns wait for by handing their turn on."""
 
     def __init__(self, turns: Turns) -> None:
-        """Make it, not held."""
+        """Make an unlocked lock."""
         self._turns = turns
         self._lock = _allocate_lock()
 
@@ -255,7 +255,7 @@ class TurnLock:
         return self._turns.wait(lambda: self._lock.acquire(False), None if timeout < 0 else timeout)
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock."""
         self._lock.release()
 
     def locked(self) -> bool:
@@ -272,26 +272,26 @@ class TurnLock:
         self._lock.release()
 
 
-# Lets the program's threads take turns: one runs at a time, until it would have to wait, and the next is always the
+# Makes the program's threads take turns: one runs at a time, until it would have to wait, and the next is always the
 # same.
 #
-# Which threads there are and where they wait for each other follows from the program alone, as long as nothing from
-# outside (a socket, another process) decides when a thread goes on. Sleeping takes no turn: it ends in the order of
-# the moments at which sleepers want to wake, when no other thread can go on.
+# Which threads exist and where they wait for each other depends on the program alone, unless something outside (a
+# socket, another process) determines when a thread continues. A sleeping thread takes no turn: when no other thread can
+# continue, sleepers wake in the order of their wake-up times.
 
 
 def run_threads_in_turns(is_own: Callable[[FrameType], bool] | None = None) -> None:
-    """Have the threads that the program starts from now on take turns.
+    """Make the threads that the program starts from now on take turns.
 
     Args:
-        is_own: Whether code that starts a thread is the program's; by default told by where it lies.
+        is_own: Whether the code that starts a thread belongs to the program; by default judged by its location.
     """
     turns = Turns()
     _replace_locks(turns)
     _replace_waiting(turns)
     _replace_starting(turns, is_own or _is_of_user)
     os.register_at_fork(after_in_child=turns.after_fork)
-    # Before Python ends it waits for all threads, which must have their turns then.
+    # Before Python exits, it waits for all threads, which must get their turns then.
     threading._register_atexit(lambda: turns.leave(turns.mine))  # type: ignore[attr-defined]
 
 
@@ -304,7 +304,7 @@ def _replace_locks(turns: Turns) -> None:
 
     names: dict[str, Any] = vars(threading)
     names["Lock"] = names["_allocate_lock"] = lambda: TurnLock(turns)
-    # Locks that may be taken again and queues have two versions, of which the one in Python is made of these locks.
+    # Reentrant locks and queues have two implementations, of which the one in Python is built on these locks.
     names["_CRLock"] = None
     vars(queue)["SimpleQueue"] = vars(queue)["_PySimpleQueue"]
 
@@ -359,7 +359,7 @@ def _replace_starting(turns: Turns, is_own: Callable[[FrameType], bool]) -> None
     threading.Thread.start = start_by_turns  # type: ignore[method-assign]
 
 
-# Lets the program's threads take turns, or gets in their way.
+# Makes the program's threads take turns, or perturbs them.
 
 _DELAYS = (0.0, 0.004, 0.001, 0.009, 0.0, 0.002, 0.016)
 
@@ -390,7 +390,7 @@ def _in_turns() -> None:
 
 
 def _done(fn: Any, args: Any, kwargs: Any) -> Future[Any]:
-    """Do the work at once, and give its result as a pool would."""
+    """Do the work immediately, and return its result as a pool would."""
     from concurrent.futures import Future
 
     future: Future[Any] = Future()

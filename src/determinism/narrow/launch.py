@@ -1,8 +1,8 @@
-"""Finds the first step at which two runs of a long program part, and looks at the ops of a few steps around it alone.
+"""Finds the first step at which two runs of a long program part, and examines only the ops of a few steps around it.
 
 Two runs keep a ledger: digests of each step, which cost little. Where they part, a window of steps is recorded op by op in
-further runs, compared, and searched for the cause. These runs start from a checkpoint where the command says how, else from
-the beginning, and do what the program does without any record of its ops until the window begins.
+further runs, compared, and searched for the cause. These runs start from a checkpoint if the command says how, else from
+the beginning, and record no ops until the window begins.
 """
 
 from __future__ import annotations
@@ -49,34 +49,34 @@ from determinism.trace.process import Trace
 from determinism.types import Level, Verdict
 
 STEPS_BEFORE = 2
-"""Steps of a window before the one at which the runs part: what it read is then known."""
+"""Steps of a window before the one at which the runs part, so that it is known what that one read."""
 STEPS_AFTER = 2
 MOST_WINDOWS = 2
 _PLACES = ("{steps}", "{save}", "{load}")
 _LEAST_RESUMED = 20
-"""Steps that a checkpoint must save for it to be worth a run of its own."""
+"""The fewest steps that a checkpoint must save to be worth a run of its own."""
 _RESULTS = frozenset({"loss", "optimizer", "parameters", "buffers"})
-"""Groups that must be equal in the first step after a checkpoint; what else differs there makes no difference if these are."""
+"""Groups that must be equal in the first step after a checkpoint; if they are, other differences there do not matter."""
 _BUDGET_RUNS = 10
 _LONG = 1800.0
-"""Further runs of more seconds are made only as far as the ordinary budget goes."""
+"""Runs that take longer than this many seconds get only the ordinary budget for further runs."""
 
 
 @dataclass(frozen=True)
 class NarrowRequest:
-    """What is narrowed, and how its runs are made."""
+    """What to narrow, and how to make the runs."""
 
     check: CheckRequest
-    """The program. Its words may hold `{steps}`, `{save}` and `{load}`: then it can be resumed."""
+    """The program. Its command may contain `{steps}`, `{save}` and `{load}`: then it can be resumed."""
     ledger: Path | None = None
-    """A run that exists, as the first one; None to make one."""
+    """An existing run to use as the first one; None to make one."""
 
     @property
     def is_resumable(self) -> bool:
         """Whether the command says how to save and how to resume.
 
         Raises:
-            UsageError: It says so in part, or does not say for how many steps.
+            UsageError: It says only part of that, or the number of steps is missing.
         """
         found = [place for place in _PLACES if any(place in word for word in self.check.command)]
         if not found:
@@ -100,37 +100,37 @@ class NarrowRequest:
 
 @dataclass
 class NarrowCheck:
-    """One narrowing as it goes on; after an error it still tells which runs were made."""
+    """A narrowing in progress; after an error it still knows which runs were made."""
 
     request: NarrowRequest
     make_check: Callable[..., RunningCheck]
-    """Gives the check that makes and compares the runs of a window: `Check`."""
+    """Returns the check that makes and compares the runs of a window: `Check`."""
     announce: Announce = unannounced
-    """Called with what comes next and the log of its output; gives what is told the progress."""
+    """Called with what comes next and the log of its output; returns the callback for the progress."""
     warn: Callable[[str], None] = lambda message: None
     on_verdict: Callable[[Comparison], None] = lambda comparison: None
     """Called with what the runs of the window show, if further runs will look for more."""
     runs: list[RunSummary] = field(default_factory=list)
     interrupt_status: int = field(default=0, init=False)
-    """Exit status if the user ended the search for causes, when the verdict was known; else 0."""
+    """Exit status if the user ended the search for causes after the verdict was known; else 0."""
     _windows: list[Window] = field(default_factory=list, init=False)
     _of_window: Comparison | None = field(default=None, init=False)
     """What the runs of the last window showed."""
     _repeats_itself: bool = field(default=False, init=False)
-    """Whether the runs of a window did what the first run that was made did, and so only the stored one differs."""
+    """Whether the runs of a window equal the first new run, so that only the stored one differs."""
     _parted_since: int = field(default=0, init=False)
     """The first step that may have made the difference that the runs of the last window showed."""
     _checkpoint: int = field(default=0, init=False)
-    """After how many steps the runs of windows begin; 0: from scratch."""
+    """After how many steps the runs of windows begin; 0 means from scratch."""
 
     def run(self) -> Comparison:
         """Make the runs, find the step, and look at its ops.
 
         Raises:
-            DeterminismError: Something kept it from coming to a verdict.
+            DeterminismError: It could not reach a verdict.
         """
         self._began = time.monotonic()
-        # Before anything is made: the command may say half of how it is resumed.
+        # Checked first: the command may say only half of how it is resumed.
         _ = self.request.is_resumable
         stored = self._stored()
         warning = check_interpreter(self.request.check.command, os.environ)
@@ -150,7 +150,7 @@ class NarrowCheck:
 
     @property
     def folder(self) -> Path:
-        """Where traces, logs and reports go."""
+        """The folder for traces, logs and reports."""
         return self._output.path
 
     def _stored(self) -> Trace | None:
@@ -166,7 +166,7 @@ class NarrowCheck:
     def _ledger_run(self, name: str, title: str) -> Trace:
         spec = replace(self.request.check.spec, level=Level.STEP.value)
         if self.request.is_resumable:
-            # The program ends by itself, after it has saved.
+            # The program ends by itself, after saving.
             spec = replace(spec, steps=None)
         return self._make(name, title, replace(self.request.check, command=self._command(), spec=spec))
 
@@ -210,7 +210,7 @@ class NarrowCheck:
         return series.make(name, title, on_progress, log=log)
 
     def _without_window(self, traces: Sequence[Trace]) -> Comparison:
-        """What ledgers show that do not part: the runs are the same, or differ outside of their steps."""
+        """Conclude when the ledgers do not part: the runs are the same, or differ outside their steps."""
         comparison = compare_runs(
             traces, strict=self.request.check.strict, allow_failure=self.request.check.allow_failure
         )
@@ -233,7 +233,7 @@ class NarrowCheck:
         return self._output.path / "checkpoints"
 
     def _command(self, *, steps: int | None = None, save: str = "run", load: str = "") -> list[str]:
-        """The words of the program, with what it saves and what it resumes from."""
+        """Return the command with the paths that it saves to and resumes from."""
         if not self.request.is_resumable:
             return list(self.request.check.command)
         make_private_folder(self._checkpoints, exist_ok=True)
@@ -247,7 +247,7 @@ class NarrowCheck:
         return words
 
     def _save_checkpoint(self, step: int, second: Trace) -> None:
-        """Make a run that ends with a checkpoint right before the window; it must be like the others up to there."""
+        """Make a run that ends with a checkpoint right before the window; it must equal the others up to there."""
         spec = replace(self.request.check.spec, level=Level.STEP.value, steps=None)
         command = self._command(steps=step, save="near")
         title = f"run up to a checkpoint after step {step - 1:,}"
@@ -281,13 +281,13 @@ class NarrowCheck:
         if comparison is None:
             comparison = self._of_ledgers(traces)
         if ended is not None:
-            # That the runs differ, and where, is known without any window.
+            # Even without a window, it is known that the runs differ, and where.
             comparison, status = broken_off(comparison, ended, self.warn)
             self.interrupt_status = status if isinstance(ended, Interrupted | KeyboardInterrupt) else 0
         return replace(comparison, narrowing=self._narrowing(parting, self._windows))
 
     def _in_windows(self, traces: Sequence[Trace], parting: LedgerParting) -> Comparison | None:
-        """What the runs of a window show, if the difference comes again in it."""
+        """Return what the runs of a window show, if the difference recurs in it."""
         place, since = parting.step, parting.since
         for number in range(1, MOST_WINDOWS + 1):
             self._windows.append(window := self._window(number, place, since, traces[-1], parting))
@@ -296,7 +296,7 @@ class NarrowCheck:
             if self._repeats_itself:
                 return None
             if window.parted_at is not None:
-                # It came, and earlier than before: once more, there.
+                # It recurred earlier than before: try once more, there.
                 place, since = window.parted_at, self._parted_since
                 self._checkpoint = 0 if place < self._checkpoint else self._checkpoint
         return None
@@ -310,7 +310,7 @@ class NarrowCheck:
     def _window(self, number: int, step: int, since: int, like: Trace, parting: LedgerParting) -> Window:
         """Record a window in two runs and compare them; what they show is kept in `_of_window`."""
         if since < step:
-            # What made the difference is one of these steps, and none before or after.
+            # One of these steps made the difference, none before or after.
             first, end = max(self._checkpoint, since), step + 1
         else:
             first, end = max(self._checkpoint, step - STEPS_BEFORE, 0), step + STEPS_AFTER + 1
@@ -343,17 +343,17 @@ class NarrowCheck:
         return Window(first, end - 1, len(traces), differs, None if again is None else again.step)
 
     def _of_this_command(self, text: str, command: Sequence[str]) -> str:
-        """Name this command where `check` would be named, with the program as the user gave it."""
+        """Replace `check` by this command in a text, with the program as the user gave it."""
         given = shlex.join(redacted(list(self.request.check.command)))
         steps = self.request.check.spec.steps
         own = "determinism narrow" if steps is None else f"determinism narrow --steps {steps}"
         return text.replace(shlex.join(redacted(list(command))), given).replace("determinism check --explain", own)
 
     def _continues(self, resumed: Trace, whole: Trace, step: int) -> bool:
-        """Whether a resumed run does what the whole one did, up to the step at which runs part."""
+        """Whether a resumed run equals the whole one up to the step at which runs part."""
         parting = parting_of(whole, resumed, begin=self._checkpoint)
         if parting is not None and parting.step == self._checkpoint and not _RESULTS.intersection(parting.groups):
-            # A trainer that fetches a batch ahead did so in the step before, and gradients may be cleared at another moment.
+            # A trainer that prefetches a batch did so in the step before, and gradients may be cleared at a different moment.
             parting = parting_of(whole, resumed, begin=self._checkpoint + 1)
         return parting is None or parting.step >= step or not parting.groups
 
@@ -382,7 +382,7 @@ class NarrowCheck:
             return self.announce(title, log, part=part, seconds=seconds, is_limit=is_limit)
 
         def is_within(traces: Sequence[Trace]) -> bool:
-            """Whether the runs part in the window: if they did before, its ops show only what followed."""
+            """Whether the runs part in the window: if they parted earlier, its ops show only consequences."""
             again = parting_of(*traces[:2])
             is_here = again is None or again.since >= first
             return is_here and (not self._checkpoint or self._continues(traces[0], like, first + STEPS_BEFORE))
@@ -390,13 +390,13 @@ class NarrowCheck:
         return self.make_check(request, announce, self.warn, show, hides_output=True, may_search=is_within)
 
     def _seconds_of(self, end: int) -> float:
-        """About how long a run takes that ends there."""
+        """Estimate how long a run takes that ends before this step."""
         whole = max(run.idle_seconds for run in self.runs)
         steps = max((len(ledger) for ledger in _ledgers(open_trace(Path(str(self.runs[0].trace)))).values()), default=1)
         return whole * min(1.0, (end - self._checkpoint) / max(steps, 1))
 
     def _of_ledgers(self, traces: Sequence[Trace]) -> Comparison:
-        """What is known when no window shows the difference: where the ledgers part."""
+        """Conclude when no window shows the difference: only where the ledgers part is known."""
         comparison = compare_runs(traces, strict=self.request.check.strict, allow_failure=True)
         self.runs = list(comparison.runs)
         limit = (
@@ -413,7 +413,7 @@ def parting_of(first: Trace, second: Trace, *, begin: int = 0) -> LedgerParting 
     Args:
         first: A run with a ledger.
         second: Another one.
-        begin: The step from which they are compared.
+        begin: The first step to compare.
 
     Raises:
         TraceError: A run has no ledger, or one is damaged.

@@ -1,1 +1,1 @@
-"""What people and programs read of a comparison: the terminal report, the JSON document, and what is made from that."""
+"""Reports of a comparison for people and programs: the terminal report, the JSON document, and the formats made from it."""

@@ -1,4 +1,4 @@
-"""Reports for tools that show findings beside the code, SARIF and GitLab's code quality; and what lint found in these and as text and JSON."""
+"""Reports for tools that show findings next to the code, SARIF and GitLab's code quality; and lint findings in SARIF, text and JSON."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from determinism.types import Kind, __version__
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# What is to be shown at which line, whatever the format.
+# What to show at which line, independent of the format.
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing to show at a line of the program."""
+    """A finding to show at a line of the program."""
 
     rule: str
     """What was found: a kind of divergence, a cause, or what a checkpoint lacks."""
@@ -43,10 +43,10 @@ _DIFFERENT = "different"
 
 
 def findings(document: dict[str, Any]) -> Iterator[Finding]:
-    """What a document says of lines: the causes, or where none was found the first divergence; what a checkpoint lacks.
+    """Yield findings at lines: the causes, or the first divergence if none was found; and what a checkpoint lacks.
 
-    A cause is shown at its own line with its fixes, so the divergence that it explains is one of its related places and
-    not a second finding: who reads a pull request must find one remark for one fault.
+    A cause is shown at its own line with its fixes. The divergence that it explains is one of its related places, not a
+    second finding: readers of a pull request should see one remark per fault.
     """
     diffs = _verified_diffs(document)
     causes = document["causes"]
@@ -77,7 +77,7 @@ def _divergence_site(document: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _verified_diffs(document: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
-    """By the cause that they remove. A fix that no run verified is in the message only: nobody should apply it by a click."""
+    """Return verified diffs by cause. An unverified fix is only in the message: nobody should apply it with one click."""
     found: dict[str, list[tuple[str, str]]] = {}
     for fix in document["fixes"]:
         if fix["verified"] and fix["patch"]:
@@ -86,14 +86,14 @@ def _verified_diffs(document: dict[str, Any]) -> dict[str, list[tuple[str, str]]
 
 
 def _fingerprint(finding: Finding) -> str:
-    """What stays the same when lines above are added: the rule, the file, and the text of the line."""
+    """Return a fingerprint that survives lines added above: of the rule, the file, and the text of the line."""
     site = finding.site or {"file": "", "code": ""}
     parts = (finding.rule, relative_to_checkout(site["file"]), " ".join(site["code"].split()))
     return hashlib.sha256("\0".join(legible(part) for part in parts).encode()).hexdigest()[:32]
 
 
 def _shown(text: str) -> str:
-    """Line by line, without what does not print."""
+    """Make every line of a text safe to print."""
     return "\n".join(legible(line) for line in text.replace("\r\n", "\n").split("\n"))
 
 
@@ -107,7 +107,7 @@ _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,\d+)? @@")
 def sarif_text(document: dict[str, Any]) -> str:
     """Write one SARIF run: a result for each finding, with the verified fixes as replacements of lines.
 
-    Runs that are the same have no result. Where there is no verdict, the invocation failed and says why.
+    Runs that are the same have no result. Without a verdict, the invocation is marked as failed and says why.
     """
     found = list(findings(document))
     rules = list(dict.fromkeys(finding.rule for finding in found))
@@ -131,7 +131,7 @@ def sarif_text(document: dict[str, Any]) -> str:
 
 
 def _rule(identifier: str, title: str) -> dict[str, Any]:
-    """A rule with its page, which lint and `check` have in common; a kind of divergence has none."""
+    """Return a rule with its page, shared by lint and `check`; a kind of divergence has none."""
     described: dict[str, Any] = {"id": legible(identifier), "shortDescription": {"text": _shown(title)}}
     if identifier in explained():
         page = explanation(identifier)
@@ -143,7 +143,7 @@ def _rule(identifier: str, title: str) -> dict[str, Any]:
 
 
 def documentation() -> str | None:
-    """Where the documentation is on the web, by what the installed package says of itself; None if it does not say."""
+    """Return the web address of the documentation from the installed package's metadata; None if it has none."""
     try:
         addresses = metadata("determinism").get_all("Project-URL") or ()
     except PackageNotFoundError:
@@ -154,11 +154,11 @@ def documentation() -> str | None:
 
 
 def sarif_document(titles: dict[str, str], results: list[dict[str, Any]]) -> str:
-    """Write one SARIF run whose results come from reading code and not from running it.
+    """Write one SARIF run whose results come from reading code, not from running it.
 
     Args:
-        titles: Of the rules, in the order of their indices.
-        results: What `located_result` gives.
+        titles: The titles of the rules, in the order of their indices.
+        results: Results from `located_result`.
     """
     rules = [_rule(rule, title) for rule, title in titles.items()]
     driver = {"name": "determinism", "fullName": "Framework Determinism", "version": __version__, "rules": rules}
@@ -173,12 +173,12 @@ def sarif_document(titles: dict[str, str], results: list[dict[str, Any]]) -> str
 
 
 def located_result(rule: str, index: int, level: str, message: str, site: dict[str, Any]) -> dict[str, Any]:
-    """A result at a line.
+    """Return a result at a line.
 
     Args:
-        rule: Its identifier.
-        index: Its place among the rules of the run.
-        level: As SARIF has it.
+        rule: The identifier of its rule.
+        index: The index of the rule among those of the run.
+        level: The level in SARIF's terms.
         message: What was found.
         site: File, line and code.
     """
@@ -235,7 +235,7 @@ def _artifact(file: str) -> dict[str, str]:
 
 
 def _fix(title: str, diff: str) -> dict[str, Any]:
-    """A unified diff as replacements of whole lines, each at its place in the file as it is."""
+    """Convert a unified diff to replacements of whole lines, each at its place in the unchanged file."""
     changes: list[dict[str, Any]] = []
     lines = diff.split("\n")
     line = 0
@@ -260,7 +260,7 @@ def _fix(title: str, diff: str) -> dict[str, Any]:
 
 
 def _replacements(body: list[str], line: int) -> Iterator[dict[str, Any]]:
-    """One for each group of changed lines of a hunk, whose first line has this number in the file as it is."""
+    """Yield a replacement for each group of changed lines of a hunk that starts at this line of the unchanged file."""
     number = 0
     while number < len(body):
         if body[number][:1] not in ("-", "+"):
@@ -283,7 +283,7 @@ def _replacements(body: list[str], line: int) -> Iterator[dict[str, Any]]:
 
 
 def code_quality_text(document: dict[str, Any]) -> str:
-    """Write a list of findings as GitLab's merge requests show them; one without a line of the program is left out."""
+    """Write findings for GitLab's merge requests; those without a line of the program are left out."""
     listed = [
         {
             "description": _shown(finding.message).partition("\n")[0],
@@ -305,17 +305,17 @@ def _json_text(content: Any) -> str:
     return json.dumps(content, indent=2, ensure_ascii=True) + "\n"
 
 
-# What lint found.
+# Lint findings.
 
 
 _LEVELS = {"differs": "error"}
 
 
 def lint_line(finding: Mapping[str, Any]) -> str:
-    """One finding: place, rule, severity and message, and the line below.
+    """Write one finding: place, rule, severity and message, and the code on the next line.
 
     Args:
-        finding: As the JSON document has it.
+        finding: The finding, as in the JSON document.
     """
     cell = f"cell {finding['cell']}:" if finding["cell"] is not None else ""
     place = f"{legible(finding['file'])}:{cell}{finding['line']}:{finding['column']}"
@@ -325,7 +325,7 @@ def lint_line(finding: Mapping[str, Any]) -> str:
 
 
 def lint_text(findings: Sequence[Mapping[str, Any]], files: int) -> str:
-    """All findings, and how many there are."""
+    """Write all findings, and how many there are."""
     lines = [lint_line(finding) for finding in findings]
     fixable = sum(bool(finding["fixable"]) for finding in findings)
     of_files = f"in {files} file{'' if files == 1 else 's'}"
@@ -338,12 +338,12 @@ def lint_text(findings: Sequence[Mapping[str, Any]], files: int) -> str:
 
 
 def explaining(rule: str) -> str:
-    """The command that shows the page of a rule."""
+    """Return the command that shows the page of a rule."""
     return f"determinism lint --explain {rule}"
 
 
 def lint_document(findings: Sequence[Mapping[str, Any]], files: int, lines: int) -> str:
-    """All findings as JSON."""
+    """Write all findings as JSON."""
     address = documentation()
     described = [
         {
@@ -358,11 +358,11 @@ def lint_document(findings: Sequence[Mapping[str, Any]], files: int, lines: int)
 
 
 def lint_sarif(findings: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> str:
-    """All findings as one SARIF run.
+    """Write all findings as one SARIF run.
 
     Args:
-        findings: As the JSON document has them.
-        titles: Of the rules.
+        findings: The findings, as in the JSON document.
+        titles: The titles of the rules.
     """
     rules = list(dict.fromkeys(str(finding["rule"]) for finding in findings))
     results = [

@@ -1,4 +1,4 @@
-"""The JSON document of a comparison; `report.schema.json` beside this file is its published schema."""
+"""The JSON document of a comparison; `report.schema.json` next to this file is its published schema."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ from determinism.trace.schema import Frame
 
 
 def write_report(path: Path, text: str, option: str, *, mode: int = 0o666) -> None:
-    """Write a report; what stood in the file before is replaced, as a whole or not at all.
+    """Write a report; an existing file is replaced completely or not at all.
 
     Args:
-        path: The file. A link, a device or a pipe is written to and stays what it is.
+        path: The file. A link, a device or a pipe is written to, not replaced.
         text: What to write.
         option: The option that named the file, such as `--json`.
         mode: Permissions of a new file, before the umask.
 
     Raises:
-        UsageError: The file cannot be written; what stood there before is unharmed.
+        UsageError: The file cannot be written; its previous content is intact.
     """
     try:
         if path.is_symlink() or (path.exists() and not path.is_file()):
-            # Replacing a link, a device or a pipe would destroy it: `--json /dev/null` as root.
+            # Replacing a link, a device or a pipe would destroy it, for example `--json /dev/null` as root.
             path.write_text(text, encoding="utf-8")
         else:
             _replace(path, text, mode)
@@ -72,13 +72,12 @@ def _replace(path: Path, text: str, mode: int) -> None:
         raise
 
 
-# Tells where a document does not have the form that its schema gives: the part of JSON Schema that
-# `report.schema.json` uses.
+# Finds where a document violates its schema; supports the part of JSON Schema that `report.schema.json` uses.
 #
-# Keys that the schema does not name are passed over: newer versions may add some.
+# Keys that the schema does not name are ignored: newer versions may add some.
 
 _LARGEST_INTEGER = 10**60
-"""Beyond any count; what is drawn must fit into a float."""
+"""More than any count; numbers in charts must fit into a float."""
 _TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
     "array": (list,),
@@ -94,11 +93,11 @@ UNDERSTOOD = frozenset(
         "maximum", "minItems", "minimum", "properties", "required", "title", "type",
     }
 )  # fmt: skip
-"""The keywords that are looked at, or that say nothing about the form."""
+"""The keywords that are checked, or that do not constrain the document."""
 
 
 def first_fault(document: Any, schema: dict[str, Any]) -> str | None:
-    """Where and how a document is not as its schema says, such as `runs[0].seconds is a string`; None if it is."""
+    """Say where and how a document violates its schema, such as `runs[0].seconds is 'x'`; None if it does not."""
     return next(_faults(document, schema, schema, ""), None)
 
 
@@ -141,7 +140,7 @@ def _faults_of_object(value: dict[str, Any], schema: dict[str, Any], root: dict[
 
 
 def _alternative(value: Any, schemas: list[dict[str, Any]]) -> dict[str, Any]:
-    """The alternative that a value is meant to be: each `anyOf` of the schema is null or one other."""
+    """Return the alternative that applies to a value: each `anyOf` of the schema is null or one other type."""
     return next(one for one in schemas if (one.get("type") == "null") is (value is None))
 
 
@@ -166,19 +165,19 @@ def _described(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:40]}..."
 
 
-# The lines around a place of the program, as far as its file still holds what ran.
+# The lines around a place of the program, if its file still contains the code that ran.
 
 LINES_AROUND = 4
 LONGEST_LINE = 400
 _LARGEST_FILE = 4_000_000
 _SUFFIXES = {".py", ".pyw"}
-"""A trace may come from somebody else and name any file: only source code is quoted."""
+"""A trace may come from someone else and name any file: only source code is quoted."""
 
 
 def contexts(frames: Iterable[Frame | None]) -> list[dict[str, Any]]:
-    """The lines around places, each place once; places whose file is gone or has changed since are left out.
+    """Return the lines around places, each place once; places whose file is gone or has changed since are left out.
 
-    Each has `file` and `line`, as the place has, `first`, the number of the first of `lines`, and `lines`.
+    Each has the `file` and `line` of the place, `lines`, and `first`, the number of the first of these.
     """
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for frame in frames:
@@ -194,7 +193,7 @@ def _lines(frame: Frame) -> dict[str, Any] | None:
     code = frame.code.strip()
     if source is None or not code or not 1 <= frame.line <= len(source):
         return None
-    # What was recorded is one line of the statement that ran.
+    # The record holds one line of the statement that ran.
     if code not in (found := source[frame.line - 1].strip(), redacted_code(found)):
         return None
     first = max(1, frame.line - LINES_AROUND)
@@ -213,11 +212,11 @@ def _source(path: Path) -> list[str] | None:
         return None
 
 
-# The parts of the JSON document that tell how far values are apart.
+# The parts of the JSON document that say how far apart values are.
 
 
 def _values(values: ValuesApart) -> dict[str, Any]:
-    """How far the values of two stored runs are apart."""
+    """Return how far apart the values of two stored runs are, as JSON."""
     return {
         **_fields(values, "kept note"),
         "first": _parting(values.first),
@@ -256,7 +255,7 @@ SCHEMA_FILE = Path(__file__).with_name("report.schema.json")
 def document(comparison: Comparison) -> dict[str, Any]:
     """Make the JSON document of a comparison.
 
-    Every key is always there, what is absent is None. Floats that JSON cannot hold become None, and surrogates,
+    Every key is always present; absent values are None. Floats that JSON cannot hold become None, and surrogates,
     which come from file names that are not valid UTF-8, become visible escapes, so that every JSON reader accepts it.
     """
     first = comparison.first_divergence
@@ -304,12 +303,12 @@ def document(comparison: Comparison) -> dict[str, Any]:
 
 
 def json_text(content: dict[str, Any]) -> str:
-    """The JSON of a document."""
+    """Return a document as JSON text."""
     return json.dumps(content, indent=1, allow_nan=False)
 
 
 def _places(comparison: Comparison) -> Iterator[Frame | None]:
-    """The places that a reader wants to see in context, the most important ones first."""
+    """Yield the places to show in context, the most important ones first."""
     first = comparison.first_divergence
     if first is not None:
         yield from (first.site, first.forward_site, *first.stack[:1])
@@ -381,12 +380,12 @@ def _dead_differences(comparison: Comparison) -> dict[str, Any]:
 
 
 def _fields(described: object, names: str) -> dict[str, Any]:
-    """Some fields under their own names; `_plain` writes what they hold."""
+    """Return some fields under their own names; `_plain` converts their values later."""
     return {name: getattr(described, name) for name in names.split()}
 
 
 def _plain(value: Any) -> Any:
-    """Reduce a value to what JSON has: objects with fields become objects; numbers may come from NumPy."""
+    """Reduce a value to JSON types: objects with fields become JSON objects; numbers may come from NumPy."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -413,14 +412,14 @@ _FIRST_KEYS = frozenset(
         "dead_differences", "leftovers", "extra_runs", "open_settings", "causes", "fixes", "missing", "environment",
     }
 )  # fmt: skip
-"""What every document holds; all other keys were added later."""
+"""The keys of every document; all others were added later."""
 
 
 def read_document(path: Path) -> dict[str, Any]:
     """Read a document that `--json` wrote; keys that were added to the format since are filled in.
 
     Raises:
-        UsageError: It cannot be read, or is none.
+        UsageError: It cannot be read, or is not a report.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
@@ -456,19 +455,19 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def _nothing(described: dict[str, Any]) -> Any:
-    """What stands for a key that was not known yet when a document was written."""
+    """Return the value of a key that did not exist yet when a document was written."""
     nothing: dict[str, Any] = {"array": [], "string": "", "object": {}}
     return nothing.get(str(described.get("type")))
 
 
 def _is_without_sections(story: Any) -> bool:
-    """Whether a story was written before its entries had sections: then it has details only."""
+    """Whether a story was written before entries had sections: then it has only details."""
     entries = story if isinstance(story, list) else []
     return not any(isinstance(entry, dict) and "section" in entry for entry in entries)
 
 
 def _fill_in(content: dict[str, Any]) -> None:
-    """Give a document of an earlier version the keys that were added to what it holds."""
+    """Add keys to the parts of a document from an earlier version."""
     for run in content.get("runs") or ():
         if isinstance(run, dict) and isinstance(run.get("command"), list):
             run["command"] = redacted(run["command"])

@@ -1,4 +1,4 @@
-"""Entries: the sentences and phrases from which every form of the report is made, and the answer that it begins with.
+"""Entries: the sentences and phrases that make up every form of the report, and the answer at its beginning.
 
 The answer is the verdict, the cause, the fix, and where the difference shows, in 10 to 15 lines.
 """
@@ -22,7 +22,7 @@ from determinism.types import Kind, Level
 
 
 def cause_document(cause: Cause) -> dict[str, Any]:
-    """A cause, with what shows it."""
+    """Return a cause with its evidence as JSON."""
     return {
         "id": cause.identifier,
         "title": cause.title,
@@ -34,7 +34,7 @@ def cause_document(cause: Cause) -> dict[str, Any]:
 
 
 def fix_document(fix: Fix) -> dict[str, Any]:
-    """A fix, or what was tried as one."""
+    """Return a fix, or an attempted one, as JSON."""
     variables = fix.environment
     return {
         "id": fix.identifier,
@@ -50,11 +50,11 @@ def fix_document(fix: Fix) -> dict[str, Any]:
     }
 
 
-# One entry of a report, before it is laid out.
+# One entry of a report, before layout.
 
 
 class Section(StrEnum):
-    """What part of the report an entry belongs to, in the order of reading."""
+    """The part of the report that an entry belongs to, in reading order."""
 
     CAUSE = "cause"
     FIX = "fix"
@@ -62,29 +62,29 @@ class Section(StrEnum):
     SEARCH = "search"
     NOTES = "notes"
     DETAILS = "details"
-    """What is shown only when asked for."""
+    """Shown only on request."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A labelled paragraph. The text is as foreign as its sources are; the layout makes it safe to print."""
+    """A labelled paragraph. The text may come from untrusted sources; the layout makes it safe to print."""
 
     text: str
     label: str = ""
-    """Stands in the left column; empty for an entry that continues the one above."""
+    """Shown in the left column; empty for an entry that continues the one above."""
     section: Section = Section.DETAILS
     is_code: bool = False
     """Whether the text is one line of code, of a diff or of a command."""
 
 
-# How places in the user's code and folders are written.
+# Formats places in the user's code and folders.
 
 LONGEST_PATH = 150
 LONGEST_NAME = 60
 
 
 def path_text(path: str) -> str:
-    """Write a path relative to the current folder if it is below it; of a very long one the end is kept."""
+    """Write a path relative to the current folder if it is below it; only the end of a very long one is kept."""
     try:
         shown = str(PurePath(path).relative_to(os.getcwd()))
     except (ValueError, OSError):
@@ -137,12 +137,12 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
 
 
 def listed(items: Sequence[str]) -> str:
-    """Join as `a, b and c`."""
+    """Join items as `a, b and c`."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
 
 
 def prose(text: str) -> str:
-    """Make one paragraph of a text that may have line breaks."""
+    """Turn a text that may have line breaks into one paragraph."""
     return " ".join(text.split())
 
 
@@ -170,21 +170,21 @@ def stop_phrase(stopped_by: str) -> str:
     return _STOPS.get(stopped_by, f"stopped by {stopped_by}")
 
 
-# The composer reads the JSON document only, so every form of the report says the same, of a stored one too.
+# The composer reads only the JSON document, so every form of the report says the same, even for a stored one.
 
 Document = dict[str, Any]
 
 MOST_CAUSES = 3
 MOST_POSSIBLE = 3
 MOST_FIXES = 2
-"""Of one cause."""
+"""For each cause."""
 MOST_DIFF_LINES = 16
 FAR_APART = 1 << 24
-"""So many numbers between two values say nothing more: their signs differ, or they are unrelated."""
+"""A distance in ulp from which on it is meaningless: the signs differ, or the values are unrelated."""
 
 _LONGEST_COMMAND = 160
 _ALTERNATIVE = "Or, "
-"""How the title of a fix begins that replaces the one before it."""
+"""Prefix of the title of a fix that is an alternative to the one before it."""
 
 WHAT_DIFFERS = {
     Kind.STRUCTURE: "the runs executed different operations",
@@ -196,12 +196,12 @@ WHAT_DIFFERS = {
     Kind.MUTATION: "a tensor was changed outside the framework",
     Kind.OP: "an operation gave different results",
 }
-"""What the headline says of each kind."""
+"""What the headline says for each kind."""
 _NOT_SEARCHED = "No cause was searched for: "
-"""How a diagnosis begins whose label says as much."""
+"""Prefix of a diagnosis whose label already says this."""
 
 _TELLING = frozenset({Kind.STRUCTURE, Kind.ARGUMENT, Kind.ORDER, Kind.MUTATION})
-"""Kinds of which the detail says more than the kind alone."""
+"""Kinds whose detail says more than the kind alone."""
 
 _SORTS = {
     "gradient ": "gradients",
@@ -211,7 +211,7 @@ _SORTS = {
 }
 
 _ONLY_READ = ("value read by", "printed tensor", "result that the program may read")
-"""How what a difference reached begins where the program only looked at it."""
+"""Prefixes of what a difference reached where the program only looked at it."""
 _OUTSIDE_STEPS = (*_ONLY_READ, "saved tensor")
 _NOTHING_KEPT = "nothing that was trained and no saved tensor differs"
 
@@ -227,7 +227,7 @@ _PHASES = {
 
 
 def headline(content: Document) -> str:
-    """Write the first line of a report: the verdict, and what is wrong as far as that is known.
+    """Write the first line of a report: the verdict, and what is known to be wrong.
 
     Args:
         content: The facts of the JSON document.
@@ -262,7 +262,7 @@ def _difference(content: Document) -> str:
     if content["missing"] is not None and first is not None:
         return f"the resumed run diverges from the full one {_point(first, content)}"
     if causes:
-        # One cause may be at several lines.
+        # One cause may occur at several lines.
         named = [*dict.fromkeys(f"{_in_sentence(_title(cause, content))} ({cause['status']})" for cause in causes)]
         shown = named[:MOST_CAUSES]
         more = len(named) - MOST_CAUSES
@@ -298,20 +298,20 @@ def answer(content: Document) -> Iterator[Entry]:
     yield from _alternatives(content)
 
 
-# Causes, each with its fixes.
+# Causes with their fixes.
 
 
 def _varied_sentence(content: Document) -> str:
     names = listed(list(content["varied"]))
     if content["verdict"] == "different":
         return f"The plain runs were the same. They differ with {names} perturbed on purpose."
-    return f"The runs were the same with {names} perturbed on purpose too."
+    return f"The runs were the same even with {names} perturbed on purpose."
 
 
 def _cause_entries(content: Document) -> Iterator[Entry]:
     causes = content["causes"]
     known = [cause for cause in causes if cause["status"] != "possible"]
-    # What a checkpoint lacks is told with how to save it.
+    # What a checkpoint lacks is reported together with how to save it.
     fixes = _by_cause(content["fixes"] if content["missing"] is None else [], known)
     command = content["runs"][0]["command"] if content["runs"] else []
     first = content["first_divergence"]
@@ -321,7 +321,7 @@ def _cause_entries(content: Document) -> Iterator[Entry]:
             yield Entry(f"{_title(cause, content)} ({cause['status']})", "cause", Section.CAUSE)
         for site in cause["sites"][:1]:
             yield site_entry(site, Section.CAUSE)
-        # Of what is not wanted at all, that comes before how to make it repeatable.
+        # That an op is not wanted at all comes before how to make it repeatable.
         yield from hints
         hints = []
         for number, fix in enumerate(belonging[:MOST_FIXES]):
@@ -336,14 +336,14 @@ def _cause_entries(content: Document) -> Iterator[Entry]:
 
 
 def _is_alternative(fix: Document, fixes: Sequence[Document]) -> bool:
-    """Whether a fix only replaces the first one, which can be applied as it is; then it is a detail."""
+    """Whether a fix is only an alternative to the first one, which can be applied as it is; then it is a detail."""
     first = fixes[0]
     is_enough = first["verified"] and bool(first["patch"] or first["code"])
     return is_enough and fix is not first and str(fix["title"]).startswith(_ALTERNATIVE)
 
 
 def _alternatives(content: Document) -> Iterator[Entry]:
-    """The fixes of causes that have a better one, and what else the better one changes."""
+    """Yield alternatives to better fixes, and the side effects of the better ones."""
     known = [cause for cause in content["causes"] if cause["status"] != "possible"]
     command = content["runs"][0]["command"] if content["runs"] else []
     groups = _by_cause(content["fixes"] if content["missing"] is None else [], known)
@@ -370,7 +370,7 @@ _VARYING = frozenset({"nondeterministic-op", "varying-op-tensorflow", "varying-o
 
 
 def _title(cause: Document, content: Document) -> str:
-    """The title of a cause; of an op that varies with its name."""
+    """Return the title of a cause; if an op varies, with its name."""
     first = content["first_divergence"]
     if cause["id"] in _VARYING and first is not None:
         inside = first.get("inside")
@@ -382,14 +382,14 @@ def _title(cause: Document, content: Document) -> str:
 
 
 def _in_sentence(title: str) -> str:
-    """A title within a sentence: names keep their capital."""
+    """Adapt a title for use within a sentence: only names keep their capital."""
     word = title.split(" ", 1)[0]
     is_name = any(letter.isupper() for letter in word[1:]) or word.startswith("Python")
     return title if is_name else f"{title[:1].lower()}{title[1:]}"
 
 
 def _by_cause(fixes: Sequence[Document], causes: Sequence[Document]) -> list[list[Document]]:
-    """Give each cause its fixes; of several causes with one identifier each has one, and the last all that are left."""
+    """Group fixes by cause; if causes share an identifier, each gets one fix, and the last of them all the rest."""
     rest = list(fixes)
     groups = []
     for number, cause in enumerate(causes):
@@ -413,11 +413,11 @@ def _fix_entries(fix: Document, cause: Document, label: str, command: Sequence[s
 
 
 def code_lines(fix: Document, command: Sequence[str] = ()) -> list[str]:
-    """The lines to write for a fix: a diff of the user's file, code, or a command with variables set.
+    """Return the lines to write for a fix: a diff of the user's file, code, or a command with variables set.
 
     Args:
-        fix: As the document has it.
-        command: What the program was started with.
+        fix: The fix, as in the document.
+        command: The command that started the program.
     """
     if fix["patch"]:
         return str(fix["patch"]).splitlines()
@@ -430,15 +430,15 @@ def code_lines(fix: Document, command: Sequence[str] = ()) -> list[str]:
 
 
 def proof(fix: Document, cause: Document) -> str:
-    """Say what a fix was verified by, or why it is not.
+    """Say how a fix was verified, or why it is not.
 
     Args:
-        fix: As the document has it.
+        fix: The fix, as in the document.
         cause: The cause that it removes, likewise.
     """
     if not fix["verified"]:
         with_lines = [made for made in cause["experiments"] if fix["patch"] and made["factor"].startswith("line ")]
-        # Without them, what the experiment fixed is what the fix does.
+        # Without them, the experiment did the same as the fix.
         others = [made for made in cause["experiments"] if fix["patch"] and made["equal"] is False]
         failed = (made for made in with_lines or others if made["equal"] is not True)
         outcome = next((str(made["outcome"]) for made in failed), None)
@@ -464,7 +464,7 @@ def _place_entries(content: Document, first: Document) -> Iterator[Entry]:
         detail = prose(first.get("detail") or "")
         if detail and first["kind"] in _TELLING:
             yield Entry(detail, "what", Section.PLACE)
-    # The line says as much as the phase where it is shown, and "the gradient of" as much as the backward pass.
+    # Where the line is shown, it says as much as the phase, and "the gradient of" as much as the backward pass.
     is_told_by_line = place is not None and (first["phase"] == "init" or first["forward_site"] is not None)
     where = [_step(first, content), "" if is_told_by_line else _PHASES.get(first["phase"], "")]
     if place is not None and (sites or first["kind"] is None):
@@ -487,7 +487,7 @@ def _place_entries(content: Document, first: Document) -> Iterator[Entry]:
 
 
 def _line(first: Document) -> Document | None:
-    """The line that a divergence points to; of a backward op that of the forward."""
+    """Return the line that a divergence points to; for a backward op, the forward line."""
     line: Document | None = first["forward_site"] or first["site"]
     return line
 
@@ -500,7 +500,7 @@ def _what(first: Document) -> str:
 
 
 def _point(first: Document, content: Document) -> str:
-    """Where a divergence is, as short as can be: its step and its line."""
+    """Say briefly where a divergence is: its step and its line."""
     place = _line(first)
     parts = [_step(first, content), _named(first) if place is None else line_of(place)]
     text = ", ".join(part for part in parts if part)
@@ -508,12 +508,12 @@ def _point(first: Document, content: Document) -> str:
 
 
 def _named(first: Document) -> str:
-    """The op; nothing where a step as a whole differs."""
+    """Return the op; empty where a step as a whole differs."""
     return "" if first["op"] == STEP_OP else short_op(first["op"])
 
 
 def _step(first: Document, content: Document) -> str:
-    # Where nothing counts steps, nothing shows where initialisation ends: it may as well be the middle of a loop.
+    # Where nothing counts steps, the end of initialization is unknown: this may be in the middle of a loop.
     is_counted = content["recorded"]["steps"] or first["phase"] != "init"
     is_after = is_counted and first["phase"] in _BETWEEN_STEPS and _is_after_steps(first["step"], content)
     return _AFTER if is_after else f"step {first['step']:,}" if is_counted else ""
@@ -521,23 +521,23 @@ def _step(first: Document, content: Document) -> str:
 
 _AFTER = "after the last step"
 _BETWEEN_STEPS = ("other", "checkpoint")
-"""Phases of what a program does when its steps are over."""
+"""Phases in which a program may be once its steps are over."""
 
 
 def _is_after_steps(step: int, content: Document) -> bool:
-    """Whether what has this number came after the last step of both runs; the number itself would be one that no step has."""
+    """Whether this step number means after the last step of both runs; no actual step has it."""
     recorded = content["recorded"]
     is_whole = not any(run["stopped_by"] or run["exit_status"] for run in content["runs"])
     return (
-        # Runs that took different ways may have different numbers of steps, and so may processes.
+        # Runs that took different paths may have different numbers of steps, and so may processes.
         content["first_divergence"]["kind"] != Kind.STRUCTURE
         and recorded["processes"] == 1
         and recorded["steps_by"] not in (None, "batches")
         and is_whole
-        # Of these, those that were recorded are counted.
+        # With these, only the recorded steps are counted.
         and not any(spot["id"] in ("ops-before", "ops-removed") for spot in recorded["blind_spots"])
         and step == recorded["steps"]
-        # What computes a loss then is a step that nothing counted.
+        # If a loss is computed afterwards, that is a step that nothing counted.
         and all(one["step"] < step or one["what"].startswith(_OUTSIDE_STEPS) for one in content["reached"] or ())
     )
 
@@ -547,7 +547,7 @@ def _at_step(step: int, content: Document) -> str:
 
 
 def _size(outputs: Sequence[Document]) -> str:
-    """How much of what an op gave differs, and by how much."""
+    """Say how much of an op's output differs, and by how much."""
     if not outputs:
         return ""
     output = outputs[0]
@@ -563,7 +563,7 @@ def _size(outputs: Sequence[Document]) -> str:
 
 
 def _reached(content: Document) -> str:
-    """What a difference reached, and when: one phrase for each step."""
+    """Say what a difference reached, and when: one phrase for each step."""
     by_step: dict[int, list[str]] = {}
     for one in content["reached"] or ():
         by_step.setdefault(one["step"], []).append(_sort(one["what"]))
@@ -583,10 +583,10 @@ _TIMES_APART = "Keep measured times out of tensors{}, for example with statistic
 
 
 def with_times_apart(content: Document) -> list[Document]:
-    """The fixes, of which one for the clock is another where the program only looks at times that it measured.
+    """Return the fixes; the one for the clock is replaced if the program only looks at times that it measured.
 
     Args:
-        content: What is known of the comparison.
+        content: The facts of the JSON document.
     """
     fixes: list[Document] = content["fixes"]
     if content["first_divergence"] is None or not content["reached"] or not _is_only_read(content):
@@ -600,32 +600,32 @@ def with_times_apart(content: Document) -> list[Document]:
 
 
 def _is_only_read(content: Document) -> bool:
-    """Whether it is known that only values which the program reads differ, such as a speed that it logs."""
+    """Whether it is certain that only values that the program reads differ, such as a speed that it logs."""
     first, recorded = content["first_divergence"], content["recorded"]
     return (
         all(one["what"].startswith(_ONLY_READ) for one in content["reached"] or ())
-        # Where no optimizer steps, nobody knows what is trained; of a program of JAX not even then.
+        # Where no optimizer steps, what is trained is unknown; in a JAX program, even where one does.
         and recorded["steps_by"] not in (None, "batches")
         and "package jax" not in content["ran_on"]
-        # Parameters of runs that took different ways are not compared; what another stream received has its own list.
+        # Parameters of runs that took different paths are not compared; what another stream received is listed separately.
         and first["kind"] != Kind.STRUCTURE
         and not content["divergences"]
-        # What was not recorded may have been trained.
+        # Unrecorded ops may have trained parameters.
         and not recorded["blind_spots"]
         and not any(run["stopped_by"] for run in content["runs"])
     )
 
 
 def _sort(what: str) -> str:
-    """What sort of value something is, without its name."""
+    """Return the sort of a value, without its name."""
     return next((sort for start, sort in _SORTS.items() if what.startswith(start)), what)
 
 
-# How places and ops are written.
+# Formats places and ops.
 
 
 def site_entry(site: Document, section: Section) -> Entry:
-    """A line of the user's program, with its code."""
+    """Return an entry for a line of the user's program, with its code."""
     return Entry(site["code"].strip(), line_of(site), section, is_code=True)
 
 
@@ -635,6 +635,6 @@ def line_of(site: Document) -> str:
 
 
 def short_op(op: str) -> str:
-    """The name of an op without namespace and overload: `index_put` of `aten::index_put.default`."""
+    """Return the name of an op without namespace and overload: `index_put` for `aten::index_put.default`."""
     name = op.partition("::")[2] or op
     return name.partition(".")[0] if "::" in op else name

@@ -13,11 +13,11 @@ from xml.etree import ElementTree as Xml
 from determinism.errors import legible
 from determinism.report.entries import headline
 
-# What a document says, as plain text.
+# The content of a document, as plain text.
 
 
 def summary(document: dict[str, Any]) -> str:
-    """The headline; of documents that have none yet, what can be said from the rest."""
+    """Return the headline; if the document has none yet, one composed from the rest."""
     return str(document["headline"] or headline(document))
 
 
@@ -26,11 +26,11 @@ _CODE_MARGIN = 4
 
 
 def plain_text(document: dict[str, Any], *, details: bool) -> str:
-    """The report as text without layout: one line for each entry.
+    """Write the report as text without layout: one line for each entry.
 
     Args:
         document: The JSON document.
-        details: Whether entries that are shown only when asked for are part of it.
+        details: Whether to include entries that are shown only on request.
     """
     lines = [summary(document)]
     section = None
@@ -54,21 +54,21 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-# The report as workflow commands of GitHub Actions, which show it beside the lines of the program.
+# The report as workflow commands of GitHub Actions, which show it next to the lines of the program.
 
 _MOST_CAUSES = 5
 _CHECKOUTS = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
-"""Where GitHub and GitLab say that they checked the repository out."""
+"""Variables with the folder into which GitHub and GitLab checked out the repository."""
 
 
 def checkout() -> Path:
-    """The folder that files are named relative to: the checked-out repository, or the current folder."""
+    """Return the folder that paths are relative to: the checked-out repository, or the current folder."""
     named = next((os.environ[name] for name in _CHECKOUTS if os.environ.get(name)), None)
     return Path(named or os.getcwd()).absolute()
 
 
 def relative_to_checkout(file: str) -> str:
-    """The path within the checked-out repository, if the file is there."""
+    """Return the path within the checked-out repository, if the file is in it."""
     try:
         return PurePath(file).relative_to(checkout()).as_posix()
     except (ValueError, OSError):
@@ -76,7 +76,7 @@ def relative_to_checkout(file: str) -> str:
 
 
 def annotation_lines(document: dict[str, Any]) -> Iterator[str]:
-    """One line for each annotation.
+    """Yield one line for each annotation.
 
     A workflow command is `::error file=…,line=…,title=…::message`; in its values `%`, line breaks, and in properties also `:` and
     `,` are escaped as the runner's own toolkit does (https://github.com/actions/toolkit, packages/core/src/command.ts).
@@ -99,7 +99,7 @@ def annotation_lines(document: dict[str, Any]) -> Iterator[str]:
 
 
 def step_summary(document: dict[str, Any]) -> str:
-    """The report in Markdown for the page of a workflow's run; nothing in it is taken for markup."""
+    """Write the report in Markdown for the page of a workflow run; none of its text is interpreted as markup."""
     text = "\n".join(legible(line) for line in plain_text(document, details=False).split("\n"))
     longest = max((len(ticks) for ticks in re.findall("`+", text)), default=0)
     fence = "`" * max(longest + 1, 3)
@@ -107,9 +107,9 @@ def step_summary(document: dict[str, Any]) -> str:
 
 
 def problem_lines(document: dict[str, Any]) -> Iterator[str]:
-    """One short line for each annotation, as compilers print them: `train.py:21: error: text [rule]`.
+    """Yield one short line for each annotation, as compilers print them: `train.py:21: error: text [rule]`.
 
-    Editors have matchers for this form. Paths are relative to the checked-out repository or the current folder.
+    Editors have matchers for this format. Paths are relative to the checked-out repository or the current folder.
     """
     first = document["first_divergence"]
     site = first and (first["forward_site"] or first["site"])
@@ -154,7 +154,7 @@ def _property(text: str) -> str:
 _SUITE = "determinism"
 _CASE = "every tensor is bit-identical in all runs"
 _KEPT = re.compile(r"([\n\t])")
-"""Control characters that a text may have; XML forbids most others."""
+"""Control characters that a text may contain; XML forbids most others."""
 
 
 def junit_text(document: dict[str, Any]) -> str:
@@ -206,12 +206,12 @@ def _add_properties(suite: Xml.Element, document: dict[str, Any]) -> None:
 
 
 def _place(document: dict[str, Any]) -> dict[str, str]:
-    """Where the test is said to be: the line of the first divergence."""
+    """Return the location given for the test: the line of the first divergence."""
     first = document["first_divergence"]
     site = first and (first["forward_site"] or first["site"])
     return {"file": _safe(site["file"]), "line": str(site["line"])} if site else {}
 
 
 def _safe(text: str) -> str:
-    """What XML can hold: control characters and lone surrogates become visible escapes, lines and tabs stay."""
+    """Make a text valid in XML: control characters and lone surrogates become visible escapes, newlines and tabs stay."""
     return "".join(part if _KEPT.fullmatch(part) else legible(part) for part in _KEPT.split(text))

@@ -27,22 +27,22 @@ from determinism.types import __version__
 PATCH_FILE = "fix.patch"
 """The file of the diffs of all verified fixes."""
 
-# Scales and ticks of charts: where a number lies in a drawing, and which numbers are written beside an axis.
+# Scales and ticks of charts: where a number is in a drawing, and which numbers are written next to an axis.
 
 _NICE = (1, 2, 5, 10)
 
 
 class Tick(NamedTuple):
-    """A number beside an axis."""
+    """A number next to an axis."""
 
     at: float
-    """Where it is in the drawing."""
+    """Its coordinate in the drawing."""
     text: str
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Numbers from `low` to `high`, drawn between `start` and `end`."""
+    """Maps numbers from `low` to `high` to coordinates from `start` to `end`."""
 
     low: float
     high: float
@@ -51,20 +51,20 @@ class Scale:
     is_logarithmic: bool = False
 
     def at(self, value: float) -> float:
-        """Where a number lies."""
+        """Return the coordinate of a number."""
         low, high, value = (math.log10(v) if self.is_logarithmic else float(v) for v in (self.low, self.high, value))
-        # Halved first: the distance of the largest floats is beyond all of them.
+        # Halved first, since the difference of the largest floats would overflow.
         share = (value / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.5
         return round(self.start + share * (self.end - self.start), 2)
 
 
 def linear_ticks(scale: Scale, most: int = 5, text: Callable[[float], str] = "{:.6g}".format) -> list[Tick]:
-    """Round numbers on a linear scale.
+    """Return ticks at round numbers on a linear scale.
 
     Args:
         scale: The scale.
-        most: About how many.
-        text: Writes a number.
+        most: About how many ticks.
+        text: Formats a number.
     """
     span = scale.high / most - scale.low / most
     power = 10.0 ** math.floor(math.log10(span)) if span > 0 else 0.0
@@ -76,21 +76,21 @@ def linear_ticks(scale: Scale, most: int = 5, text: Callable[[float], str] = "{:
 
 
 def step_ticks(scale: Scale, most: int = 8) -> list[Tick]:
-    """Whole numbers on a linear scale."""
+    """Return ticks at whole numbers on a linear scale."""
     if scale.high - scale.low < most:
         return [Tick(scale.at(step), f"{step:,}") for step in range(int(scale.low), int(scale.high) + 1)]
     return linear_ticks(scale, most, lambda step: f"{round(step):,}")
 
 
 def power_ticks(scale: Scale, most: int = 5) -> list[Tick]:
-    """Powers of ten on a logarithmic scale."""
+    """Return ticks at powers of ten on a logarithmic scale."""
     first, last = math.ceil(math.log10(scale.low) - 1e-9), math.floor(math.log10(scale.high) + 1e-9)
     every = max(1, math.ceil((last - first + 1) / most))
     return [Tick(scale.at(10.0**power), f"1e{power}") for power in range(first, last + 1, every)]
 
 
 def value_scale(values: Sequence[float], start: float, end: float) -> Scale:
-    """A scale that all numbers fit on: logarithmic where they go over orders of magnitude."""
+    """Return a scale that fits all numbers: logarithmic if they span orders of magnitude."""
     low, high = min(values), max(values)
     if low > 0 and high / low > 100:
         return Scale(low, high, start, end, is_logarithmic=True)
@@ -128,7 +128,7 @@ class Box(NamedTuple):
 
 
 class Arrow(NamedTuple):
-    """A value on its way from one record to another."""
+    """A value that one record made and another one read."""
 
     path: str
     look: str
@@ -136,7 +136,7 @@ class Arrow(NamedTuple):
 
 @dataclass(frozen=True)
 class FlowPicture:
-    """What is drawn."""
+    """The picture of the dataflow, laid out."""
 
     width: float
     height: float
@@ -172,7 +172,7 @@ def flow_picture(dataflow: dict[str, Any] | None) -> FlowPicture | None:
 
 
 def _rows(nodes: dict[int, dict[str, Any]], edges: list[dict[str, Any]]) -> list[list[int]]:
-    """Records by distance; within a row near those that they are connected with, so that arrows cross little."""
+    """Arrange records in rows by distance, each near the ones it is connected to, so that few arrows cross."""
     by_distance: dict[int, list[int]] = defaultdict(list)
     for identifier, node in nodes.items():
         by_distance[node["distance"]].append(identifier)
@@ -185,7 +185,7 @@ def _rows(nodes: dict[int, dict[str, Any]], edges: list[dict[str, Any]]) -> list
     for row in rows:
         _place(row, middles)
     for sweep in range(_SWEEPS):
-        # Down and up in turn: a row goes by where its neighbours are now.
+        # Down and up in turn: each row is sorted by the present positions of its neighbours.
         for row in rows if sweep % 2 == 0 else reversed(rows):
             wanted = {one: _average([middles[other] for other in linked[one]] or [middles[one]]) for one in row}
             row.sort(key=wanted.__getitem__)
@@ -213,7 +213,7 @@ def _look(differs: bool | None) -> str:
 
 
 def _base_name(op: str) -> str:
-    """The name of an op without its namespace."""
+    """Return the name of an op without its namespace."""
     return op.partition("::")[2] or op
 
 
@@ -228,21 +228,21 @@ def _arrow(edge: dict[str, Any], places: dict[int, tuple[float, float]]) -> Arro
     x0, y0 = start_x + NODE_WIDTH / 2, start_y + NODE_HEIGHT
     x1, y1 = end_x + NODE_WIDTH / 2, end_y - 5
     if y1 <= y0:
-        # To the same row or back: around the side.
+        # An arrow to the same row or back goes around the side.
         x0, y0, x1, y1 = start_x + NODE_WIDTH, start_y + NODE_HEIGHT / 2, end_x + NODE_WIDTH, end_y + NODE_HEIGHT / 2
         return Arrow(f"M{x0:g},{y0:g} C{x0 + 40:g},{y0:g} {x1 + 40:g},{y1:g} {x1:g},{y1:g}", _look(edge["differs"]))
     bend = (y1 - y0) / 2
     return Arrow(f"M{x0:g},{y0:g} C{x0:g},{y0 + bend:g} {x1:g},{y1 - bend:g} {x1:g},{y1:g}", _look(edge["differs"]))
 
 
-# The chart of the losses of both runs, and below it that of their difference.
+# The chart of the losses of both runs, with their difference below.
 
 LOSS_WIDTH = 720
 LOSS_LEFT, LOSS_RIGHT = 64, 12
 CURVES_TOP, CURVES_BOTTOM = 14, 208
 DIFFERENCE_TOP, DIFFERENCE_BOTTOM = 248, 352
 _ZERO_ROOM = 16
-"""Between the lowest power of ten and the line on which losses are equal."""
+"""Space between the lowest power of ten and the line for equal losses."""
 _MOST_DOTS = 60
 
 
@@ -256,10 +256,10 @@ class Dot(NamedTuple):
 
 @dataclass(frozen=True)
 class LossChart:
-    """What is drawn."""
+    """The chart of the losses, laid out."""
 
     curves: tuple[list[str], list[str]]
-    """Of each run the paths; a loss that is not known interrupts it."""
+    """The paths of each run; an unknown loss interrupts the curve."""
     dots: list[Dot]
     values: list[Tick]
     steps: list[Tick]
@@ -310,7 +310,7 @@ def loss_chart(document: dict[str, Any]) -> LossChart | None:
 
 
 def _gap(loss: dict[str, Any]) -> float | None:
-    """How far apart the losses of a step are; None where one is not known or the distance is beyond all floats."""
+    """Return how far apart the losses of a step are; None where one is unknown or the difference is not finite."""
     if loss["first"] is None or loss["second"] is None:
         return None
     gap = abs(float(loss["first"]) - float(loss["second"]))
@@ -354,7 +354,7 @@ def _difference(gaps: Sequence[tuple[int, float | None]], steps: Scale) -> tuple
 
 
 def _paths(points: Sequence[tuple[float, float] | None]) -> list[str]:
-    """Polylines through the points; a lone one becomes a short line, so that it shows."""
+    """Return polylines through the points; a lone point becomes a short line, so that it is visible."""
     runs: list[list[tuple[float, float]]] = [[]]
     for point in points:
         if point is None:
@@ -370,12 +370,12 @@ def _paths(points: Sequence[tuple[float, float] | None]) -> list[str]:
 SPREAD_WIDTH, SPREAD_HEIGHT = 720, 190
 SPREAD_LEFT, SPREAD_RIGHT, TOP, BOTTOM = 52, 12, 14, 30
 _LEAST_HEIGHT = 1.5
-"""A few records of very many are to be seen too."""
+"""Makes a few records among very many visible, too."""
 _WIDEST_BAR = 28.0
 
 
 class Bar(NamedTuple):
-    """One step, or several together."""
+    """One step, or several combined."""
 
     x: float
     y: float
@@ -386,7 +386,7 @@ class Bar(NamedTuple):
 
 @dataclass(frozen=True)
 class SpreadChart:
-    """What is drawn."""
+    """The chart of the spread, laid out."""
 
     bars: list[Bar]
     baseline: float
@@ -396,7 +396,7 @@ class SpreadChart:
     """Where the step of the first divergence is."""
     is_thinned: bool
     last_share: float
-    """Share of the records of the last step that differ."""
+    """The share of the last step's records that differ."""
     last_step: int
 
 
@@ -440,21 +440,21 @@ def _bar(span: dict[str, Any], steps: Scale, shares: Scale) -> Bar:
     )
 
 
-# The story as rows of a page: without what stands on the page in a form of its own.
+# The story as rows of a page, without what the page shows elsewhere.
 
 _OF_PLACES = {"site": "site", "forward site": "forward_site"}
-"""Rows that only name a place which is shown with its lines."""
+"""Rows that only name a place that the page shows with its lines."""
 
 
 class Row(NamedTuple):
-    """What stands beside one label."""
+    """The texts next to one label."""
 
     label: str
     texts: list[str]
 
 
 class Block(NamedTuple):
-    """A piece of the answer that the page begins with: a sentence, a line of the program, or code to copy."""
+    """A block of the answer at the top of the page: a sentence, a line of the program, or code to copy."""
 
     section: str
     label: str
@@ -464,11 +464,11 @@ class Block(NamedTuple):
 
 
 def answer_blocks(document: dict[str, Any]) -> list[Block]:
-    """What every form of the report shows, in order; lines of code that follow each other are one block."""
+    """Return what every form of the report shows, in order; consecutive lines of code form one block."""
     blocks: list[Block] = []
     for entry in document["story"]:
         if entry["is_detail"] or (document["missing"] and entry["section"] == Section.CAUSE):
-            # What a checkpoint lacks has a section of its own.
+            # What a checkpoint lacks has its own section.
             continue
         section, label, text = entry["section"], entry["label"], entry["text"]
         if not entry["is_code"]:
@@ -483,7 +483,7 @@ def answer_blocks(document: dict[str, Any]) -> list[Block]:
 
 
 def patch_link(document: dict[str, Any]) -> str | None:
-    """All diffs of verified fixes as one file that the page itself holds; None if there is none."""
+    """Return all diffs of verified fixes as a file embedded in the page; None if there is none."""
     diffs = [fix["patch"] for fix in document["fixes"] if fix["patch"] and fix["verified"]]
     if not diffs:
         return None
@@ -491,7 +491,7 @@ def patch_link(document: dict[str, Any]) -> str | None:
 
 
 def patch_text(document: dict[str, Any]) -> str:
-    """The diffs of all verified fixes, one per file; empty if there is none."""
+    """Return the diffs of all verified fixes, one per file; empty if there is none."""
     diffs = [fix["patch"] for fix in document["fixes"] if fix["patch"] and fix["verified"]]
     by_file: dict[str, list[str]] = {}
     for diff in dict.fromkeys(diffs):
@@ -506,11 +506,11 @@ _HUNK = re.compile(r"@@ -(\d+)")
 
 
 def _merged(head: str, diffs: list[str]) -> list[str] | None:
-    """Diffs of one file as a single one: applied one after the other, the second would not find the lines of the first.
+    """Merge the diffs of one file: if they were applied one after the other, the second would not find its lines.
 
     Args:
         head: The lines with the names of the file.
-        diffs: Each from the same text.
+        diffs: Diffs from the same text.
 
     Returns:
         None if two of them replace the same line, or the file is empty.
@@ -552,18 +552,18 @@ def _merged(head: str, diffs: list[str]) -> list[str] | None:
 
 
 def patch_command(document: dict[str, Any], file: str = PATCH_FILE) -> str:
-    """How the file of diffs is applied; `patch` takes no path from the root unless it is started there.
+    """Return the command that applies the file of diffs; `patch` accepts absolute paths only if it starts at the root.
 
     Args:
         document: The report that the diffs are from.
-        file: Where they are.
+        file: The file with the diffs.
     """
     names = re.findall(r"^--- (.)", patch_text(document), re.MULTILINE)
     return f"patch {'-d / ' if names and set(names) == {'/'} else ''}-p0 < {shlex.quote(file)}"
 
 
 def story_rows(document: dict[str, Any]) -> list[Row]:
-    """The rows of the story of a document, in order."""
+    """Return the rows of a document's story, in order."""
     rows: list[Row] = []
     for entry in document["story"]:
         if not entry["is_detail"]:
@@ -584,14 +584,14 @@ def _is_elsewhere(label: str, document: dict[str, Any]) -> bool:
 
 
 class DocumentLink(NamedTuple):
-    """A page that explains something; without an address where the installed package names none."""
+    """A page of the documentation; the address is None if the installed package names none."""
 
     page: str
     address: str | None
 
 
 def document_links(document: dict[str, Any]) -> dict[str, DocumentLink]:
-    """Where the documentation explains the kind, the causes and the report itself."""
+    """Return the pages that explain the kind, the causes and the report itself."""
     first = document["first_divergence"]
     kind = f"#{first['kind']}" if first is not None and first["kind"] else ""
     pages = {"kind": f"kinds.md{kind}", "cause": "causes.md#the-causes", "report": "report.md"}
@@ -603,7 +603,7 @@ def document_links(document: dict[str, Any]) -> dict[str, DocumentLink]:
 
 @cache
 def _documentation() -> str | None:
-    """The address that the package's own metadata gives for its documentation; None if it gives none."""
+    """Return the address of the documentation from the package's metadata; None if it has none."""
     try:
         named = [one.partition(", ") for one in metadata("determinism").get_all("Project-URL") or ()]
     except PackageNotFoundError:
@@ -612,25 +612,24 @@ def _documentation() -> str | None:
     return found[0].rstrip("/") if found and found[0].startswith("https://") else None
 
 
-# Makes the HTML page from a JSON document, which is all that it needs.
+# Makes the HTML page from a JSON document alone.
 
 _FOLDER = Path(__file__).with_name("templates")
 _LONGEST_TEXT = 5000
-"""Nobody reads a name as long as a book, and a page that holds it is no use to anyone."""
+"""Longer texts are cut: a name as long as a book would make the page useless."""
 
 
 def page(document: dict[str, Any]) -> str:
-    """Write the page.
+    """Return the page.
 
     Args:
-        document: A document that keeps to `report.schema.json`, from `determinism.report.document` or
-            `determinism.report.document`.
+        document: A document that conforms to `report.schema.json`, from `determinism.report.document`.
     """
     return _rendered("page.html", document)
 
 
 def summary_fragment(document: dict[str, Any]) -> str:
-    """Write what the page begins with, as a piece of HTML that can stand in another page.
+    """Return the top of the page as an HTML fragment that can be embedded in another page.
 
     Args:
         document: As for `page`.
@@ -684,7 +683,7 @@ def _environment() -> Environment:
 
 
 def _shown(value: Any) -> Any:
-    """What is not ours to trust prints: control characters and marks that reverse writing become visible."""
+    """Make untrusted text safe to print: control characters and marks that reverse the writing direction become visible."""
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
     if len(value) <= _LONGEST_TEXT:
@@ -696,7 +695,7 @@ _MAIN_PACKAGES = ("torch", "tensorflow", "keras", "jax", "numpy", "determinism")
 
 
 def _main_versions(facts: dict[str, str]) -> list[str]:
-    """Those of Python and of the packages that decide most about results, and the processor."""
+    """List the versions of Python and of the packages that affect results most, and the processor."""
     named = {"Python": facts.get("python")}
     named |= {package: facts.get(f"package {package}") for package in _MAIN_PACKAGES}
     found = [f"{name} {version}" for name, version in named.items() if version]
@@ -704,7 +703,7 @@ def _main_versions(facts: dict[str, str]) -> list[str]:
 
 
 def _code_lines(text: str) -> list[str]:
-    """The lines of a piece of code, with tabs as wide as they look."""
+    """Split code into lines, with tabs expanded."""
     return [line.expandtabs(4) for line in text.split("\n")]
 
 
@@ -712,9 +711,9 @@ _WORD = re.compile(r"[a-z]+[,;']?(?= |$)")
 
 
 def _without_verdict(headline: str) -> str:
-    """The headline without the verdict, which is shown beside it."""
+    """Return the headline without the verdict, which is shown next to it."""
     rest = headline.partition(": ")[2] or headline
-    # The name of an op, a file or a folder keeps its small letter.
+    # The name of an op, a file or a folder stays in lower case.
     return rest[:1].upper() + rest[1:] if _WORD.match(rest) else rest
 
 
@@ -723,7 +722,7 @@ def _counted(count: int, noun: str, plural: str | None = None) -> str:
 
 
 def _number(value: float | int | None, digits: int = 3) -> str:
-    """A number as people read it; a dash for none."""
+    """Format a number for people; None becomes a dash."""
     if value is None:
         return "–"
     return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}g}"

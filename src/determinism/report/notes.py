@@ -1,4 +1,4 @@
-"""What a reader should know besides the first divergence: notes, files left over, the stack."""
+"""Further notes besides the first divergence: leftover files, the stack, limits of the verdict."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from determinism.report.entries import (
 )
 from determinism.types import Level, Verdict
 
-# Says which files changed between the starts of the runs, and how to let the runs start alike.
+# Says which files changed between the starts of the runs, and how to start all runs from the same files.
 
 MOST_FILES = 3
 
 
 def leftover_entries(comparison: Comparison) -> Iterator[Entry]:
-    """Say which files a run read that had changed during an earlier one; where the runs differ, also what to do."""
+    """Say which files a run read that had changed during an earlier one; if the runs differ, also what to do."""
     kept = [leftover for leftover in comparison.leftovers if leftover.cache is not None]
     others = [leftover for leftover in comparison.leftovers if leftover.cache is None]
     alike = [(change, [leftover for leftover in others if leftover.change is change]) for change in FileChange]
@@ -54,7 +54,7 @@ def leftover_entries(comparison: Comparison) -> Iterator[Entry]:
 
 
 def _of_caches(kept: Sequence[Leftover]) -> str:
-    """That compiled code was taken from a cache, in one line: it holds hundreds of files with long names."""
+    """Say in one line that compiled code was taken from a cache: it has hundreds of files with long names."""
     files, first = _files(kept), kept[0]
     owners = listed(list(dict.fromkeys(str(leftover.cache) for leftover in kept)))
     return (
@@ -81,7 +81,7 @@ def _what(change: FileChange, leftovers: Sequence[Leftover]) -> str:
 
 
 def _files(leftovers: Sequence[Leftover]) -> list[str]:
-    """Files and folders; what lies in one of the folders goes with it."""
+    """Return files and folders, without those inside a listed folder."""
     folders = {leftover.file for leftover in leftovers if leftover.is_folder}
     files = dict.fromkeys(leftover.file for leftover in leftovers)
     return [file for file in files if folders.isdisjoint(map(str, PurePath(file).parents))]
@@ -114,7 +114,7 @@ def _repeating(leftovers: Sequence[Leftover]) -> str:
 
 
 def _original(leftovers: Sequence[Leftover]) -> str:
-    """How each run gets files as they were; nothing here removes a file, since it may be the user's own."""
+    """Say how each run gets the original files; nothing here removes a file, since it may be the user's own."""
     if _all_copied(leftovers):
         return "--fresh-copy"
     return "--before with a command that restores a copy of the original"
@@ -125,7 +125,7 @@ def _all_copied(leftovers: Sequence[Leftover]) -> bool:
 
 
 def with_command_and_files(fix: Fix, comparison: Comparison) -> Fix:
-    """A fix with the command that was checked; of one for files that were left over, with what to change about the program first."""
+    """Complete a fix with the command that was checked; one for leftover files, with how to change the program first."""
     code = fix.code
     if code is None or not code.endswith(_PLACEHOLDER):
         return fix
@@ -134,18 +134,18 @@ def with_command_and_files(fix: Fix, comparison: Comparison) -> Fix:
     first = _program_change([one for one in comparison.leftovers if one.cache is None])
     if first is None:
         return replace(fix, code=code)
-    # What else a title says, such as that other causes are left, follows the first sentence.
+    # The rest of the title, such as that other causes are left, follows the first clause.
     title = fix.title.replace(fix.title.partition(";")[0], first, 1)
     way = "What was verified" if fix.verified else "Or"
     return replace(fix, title=title, code=f"# {way}: each run in a fresh copy of the folder.\n{code}")
 
 
 _PLACEHOLDER = "COMMAND"
-"""How the command of a fix ends that starts the program, which those who find causes do not know."""
+"""Placeholder at the end of a fix for the command of the program, which the diagnosis does not know."""
 
 
 def _program_change(leftovers: Sequence[Leftover]) -> str | None:
-    """What to change about a program that reads what it wrote itself in an earlier run; None where it was not seen to write."""
+    """Say how to change a program that reads what it wrote in an earlier run; None if it was not seen to write."""
     changes = {one.change for one in leftovers}
     if not changes or FileChange.UNSEEN in changes:
         return None
@@ -155,21 +155,21 @@ def _program_change(leftovers: Sequence[Leftover]) -> str | None:
     reads = f"{line_text(site)} reads" if site is not None else "it reads"
     if changes == {FileChange.CREATED}:
         empty = ", or start each run in an empty folder" if _all_copied(leftovers) else ""
-        return f"Delete {named} before each run{empty}: {reads} what the run before left there"
-    return f"Have the program write to another place than {named}: {reads} {are}, and so gets what the run before wrote"
+        return f"Delete {named} before each run{empty}: {reads} what the previous run left there"
+    return f"Have the program write somewhere other than {named}: {reads} {are}, and gets what the previous run wrote"
 
 
 _REMEDIES = {FileChange.CREATED: _removal, FileChange.OVERWRITTEN: _restoring, FileChange.UNSEEN: _repeating}
 
 
-# What is said of the differences between what two runs ran on.
+# Describes the differences between the environments of two runs.
 
 MOST_DIFFERENCES = 6
 _SETS = "instruction sets"
 
 
 def stack_entries(comparison: Comparison) -> Iterator[Entry]:
-    """Say what differs between the runs' hardware, threads, libraries and settings, what decides most first."""
+    """Say what differs between the runs' hardware, threads, libraries and settings, the most influential first."""
     found = stack_differences(comparison.environment)
     for number, difference in enumerate(found[:MOST_DIFFERENCES]):
         yield Entry(difference_text(difference, comparison), "" if number else "stack")
@@ -178,12 +178,12 @@ def stack_entries(comparison: Comparison) -> Iterator[Entry]:
 
 
 def other_differences(comparison: Comparison) -> list[EnvironmentDifference]:
-    """What differs besides, and decides nothing about numbers as far as is known."""
+    """Return the other differences, which have no known effect on numbers."""
     return [difference for difference in comparison.environment if part_of(difference[0]) is Part.OTHER]
 
 
 def difference_text(difference: EnvironmentDifference, comparison: Comparison) -> str:
-    """One difference with both values."""
+    """Describe one difference with both values."""
     name, first, second = difference
     run = comparison.environment_run
     if name == _SETS and "not set" not in (first, second):
@@ -224,7 +224,7 @@ def limiting_entries(comparison: Comparison) -> Iterator[Entry]:
 
 
 def detail_entries(comparison: Comparison) -> Iterator[Entry]:
-    """Say what else was seen."""
+    """Say what else was observed."""
     if comparison.verdict is Verdict.DIFFERENT:
         yield from _extra_run_entries(comparison)
         yield from _blind_spot_entries(comparison)
@@ -239,7 +239,7 @@ def detail_entries(comparison: Comparison) -> Iterator[Entry]:
 def _trouble_entries(comparison: Comparison) -> Iterator[Entry]:
     messages = [prose(trouble.message) for trouble in comparison.trouble]
     if comparison.verdict is Verdict.INCONCLUSIVE and len(messages) == 1:
-        # The headline has it.
+        # The headline already says it.
         return
     for number, message in enumerate(messages):
         yield Entry(message, "" if number else "trouble")
@@ -247,7 +247,7 @@ def _trouble_entries(comparison: Comparison) -> Iterator[Entry]:
 
 def _run_entries(comparison: Comparison) -> Iterator[Entry]:
     numbers: dict[str, list[str]] = {}
-    # That the runs of a window end with it is no news.
+    # The runs of a window always end with it, so that is not reported.
     runs = comparison.runs if comparison.narrowing is None or not comparison.narrowing.is_pinned else ()
     for number, run in enumerate(runs, start=1):
         ending = _ending(run)
@@ -259,7 +259,7 @@ def _run_entries(comparison: Comparison) -> Iterator[Entry]:
 
 
 def _command_entries(comparison: Comparison) -> Iterator[Entry]:
-    """Stored runs may be of different programs, which explains all that differs."""
+    """List different commands: stored runs may be of different programs, which explains every difference."""
     if comparison.missing is not None or comparison.batch is not None:
         return
     commands = list(dict.fromkeys(shlex.join(run.command) for run in comparison.runs if run.command))
@@ -282,7 +282,7 @@ def _ending(run: RunSummary) -> str | None:
 def _extra_run_entries(comparison: Comparison) -> Iterator[Entry]:
     if not comparison.racy:
         return
-    because = f"the result may depend on timing ({listed(comparison.racy)}), and may differ another time"
+    because = f"the result may depend on timing ({listed(comparison.racy)}), and may differ next time"
     if comparison.extra_runs:
         text = f"{counted(comparison.extra_runs, 'run was', 'runs were')} made beyond the first two: {because}"
         if comparison.verdict is Verdict.SAME:
@@ -339,7 +339,7 @@ def _process_entries(comparison: Comparison) -> Iterator[Entry]:
 
 
 def _dead_entries(comparison: Comparison) -> Iterator[Entry]:
-    """Say that values differ which reached nothing; who asked whether two runs are the same may have meant these."""
+    """Say that values that reached nothing differ; a user who asks whether runs are the same may mean these, too."""
     count = comparison.dead_differences
     if not count:
         return

@@ -38,12 +38,12 @@ def batch_headline(comparison: Comparison, rows: BatchFindings) -> str:
 
 
 def batch_sections(comparison: Comparison, rows: BatchFindings, *, with_causes: bool = True) -> list[list[Entry]]:
-    """The story: which op, where, why, and what cures it.
+    """Return the story: which op, where, why, and what cures it.
 
     Args:
         comparison: What was found.
-        rows: What was found of the rows.
-        with_causes: Whether causes and cures are part of it.
+        rows: The findings about the rows.
+        with_causes: Whether to include causes and cures.
     """
     if comparison.verdict is Verdict.INCONCLUSIVE:
         return []
@@ -94,7 +94,7 @@ def _row_entries(rows: BatchFindings) -> Iterator[Entry]:
 
 
 def batch_cures(comparison: Comparison, rows: BatchFindings) -> Iterator[Entry]:
-    """Write the causes, what was seen to cure the program, and what was tried in vain."""
+    """Yield the causes, the verified cures, and what was tried in vain."""
     for number, cause in enumerate(comparison.causes):
         yield Entry(f"{cause.title} ({cause.status})", "" if number else "cause")
     for number, one in enumerate(comparison.fixes):
@@ -113,7 +113,7 @@ def _written(fix: Fix) -> str:
 
 
 def batch_document(rows: BatchFindings) -> dict[str, Any]:
-    """The part of the JSON document on batches."""
+    """Return the part of the JSON document about batches."""
     difference = rows.difference
     return {
         "sizes": list(rows.sizes),
@@ -136,14 +136,14 @@ def batch_document(rows: BatchFindings) -> dict[str, Any]:
     }
 
 
-# How the step was narrowed down.
+# How a divergence was narrowed down.
 
 
 _NAMES = {"optimizer": "optimizer state", "generators": "states of random generators"}
 
 
 def narrowing_document(narrowing: Narrowing) -> dict[str, Any]:
-    """The part of the JSON document."""
+    """Return the part of the JSON document about narrowing."""
     return {
         "process": narrowing.process,
         "step": narrowing.step,
@@ -160,7 +160,7 @@ def narrowing_document(narrowing: Narrowing) -> dict[str, Any]:
 
 
 def narrowing_entries(narrowing: Narrowing) -> Iterator[Entry]:
-    """Say where the ledgers part, what was recorded, whether the difference came again, and what that cost.
+    """Say where the ledgers part, what was recorded, whether the difference recurred, and what that cost.
 
     Args:
         narrowing: How it was narrowed.

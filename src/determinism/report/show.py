@@ -1,4 +1,4 @@
-"""What a trace holds, without comparing it: `determinism show`."""
+"""Shows the content of a trace without comparing it: `determinism show`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_OPS = 12
 
 
 def render_trace(trace: Trace, console: Console) -> None:
-    """Print the run, and per process its steps, phases and most frequent ops.
+    """Print the run, and for each process its steps, phases and most frequent ops.
 
     Raises:
         TraceError: The trace cannot be read.
@@ -61,7 +61,7 @@ _WHY_STOPPED = {
 
 
 def _completeness(process: ProcessTrace) -> str | None:
-    """Why the trace lacks records; None if it has all."""
+    """Say why the trace lacks records; None if it is complete."""
     if process.stopped_by is not None:
         return _WHY_STOPPED.get(process.stopped_by)
     if process.truncated:
@@ -123,8 +123,8 @@ def render_records(trace: Trace, console: Console, *, step: int | None, limit: i
     Args:
         trace: What to show.
         console: Where to print.
-        step: Only this step.
-        limit: At most so many per process.
+        step: The only step to show; None for all.
+        limit: The most records per process; None for no limit.
 
     Raises:
         TraceError: The trace cannot be read.
@@ -167,13 +167,13 @@ def _record_lines(process: ProcessTrace, step: int | None) -> Iterator[str]:
             )
 
 
-# What `determinism doctor` found, as text.
+# The findings of `determinism doctor`, as text.
 
 _GAP = "  "
 
 
 class Inspected(Protocol):
-    """What is shown."""
+    """The findings to show."""
 
     @property
     def interpreter(self) -> str: ...  # noqa: D102
@@ -196,7 +196,7 @@ class Inspected(Protocol):
 
 
 def story(inspection: Inspected) -> str:
-    """Verdict, the table of settings, and the lines to add.
+    """Write the verdict, the table of settings, and the lines to add.
 
     Args:
         inspection: What was found.
@@ -207,7 +207,7 @@ def story(inspection: Inspected) -> str:
         f"{_GAP}{inspection.interpreter}",
         "",
     ]
-    lines += [f"{name} is installed and cannot be imported: {reason}" for name, reason in inspection.failures.items()]
+    lines += [f"{name} is installed but cannot be imported: {reason}" for name, reason in inspection.failures.items()]
     lines.append(table(inspection.settings, inspection.remaining))
     if inspection.in_code:
         lines += ["", "The program makes settings itself:", *(f"{_GAP}{legible(line)}" for line in inspection.in_code)]

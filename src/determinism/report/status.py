@@ -1,4 +1,4 @@
-"""What is known of ops, and what was measured, on the terminal and as JSON."""
+"""Shows what is known about ops, and measurements of them, on the terminal and as JSON."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from determinism.errors import DeterminismError
 from determinism.knowledge.entries import Audit, Measurement, OpVerdict, Source, Status
 from determinism.knowledge.query import Disagreement, Mode, OpStatus
 
-# Text in columns, one of which is wrapped. Nothing may be imported here that loads NumPy, Arrow or Rich: a command that
-# looks something up answers at once.
+# Text in columns, one of which is wrapped. Nothing that loads NumPy, Arrow or Rich may be imported here: a command that
+# only looks up facts must answer immediately.
 
 _GAP = 2
 _NARROWEST = 24
@@ -23,18 +23,18 @@ _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 
 
 class Cell(NamedTuple):
-    """A piece of text and how it looks."""
+    """A text and its style."""
 
     text: str
     style: str | None = None
 
 
 def styled(cell: Cell, colors: bool) -> str:
-    """A piece of text as a terminal shows it.
+    """Format a text for a terminal.
 
     Args:
         cell: The text and `bold`, `dim`, `red`, `green` or `yellow`.
-        colors: Whether the output understands styles.
+        colors: Whether the output supports styles.
     """
     if cell.style is None or not colors or not cell.text.strip():
         return cell.text
@@ -45,17 +45,17 @@ def in_columns(rows: Sequence[Sequence[Cell]], width: int, wrapped: int, colors:
     """Lay rows out in columns.
 
     Args:
-        rows: All with the same number of cells.
-        width: Of the output.
-        wrapped: Number of the column that is wrapped to fit in; all others stay as wide as they are.
-        colors: Whether the output understands styles.
+        rows: Rows with the same number of cells.
+        width: The width of the output.
+        wrapped: Index of the column that is wrapped to fit; all others keep their width.
+        colors: Whether the output supports styles.
     """
     if not rows:
         return []
     widths = [max(len(row[column].text) for row in rows) for column in range(len(rows[0]))]
     rest = width - sum(widths) + widths[wrapped] - _GAP * (len(widths) - 1)
     longest = max((len(word) for row in rows for word in row[wrapped].text.split()), default=0)
-    # A word is broken only if it is longer than a name may be.
+    # Only words longer than a name may be are broken.
     widths[wrapped] = min(widths[wrapped], max(rest, _NARROWEST, min(longest, _LONGEST_WORD)))
     return [line for row in rows for line in _lines(row, widths, wrapped, colors)]
 
@@ -77,14 +77,14 @@ def _lines(row: Sequence[Cell], widths: list[int], wrapped: int, colors: bool) -
     return lines
 
 
-# What was measured of ops on the terminal: what varied or raised, and what contradicts what is declared.
+# Measurements of ops on the terminal: those that varied or raised, and those that contradict declared facts.
 
 _AUDIT_HEADS = ("op", "case", "direction", "dtype", "threads", "deterministic mode", "result")
 _CASE = _AUDIT_HEADS.index("case")
 
 
 def audit_text(audit: Audit) -> str:
-    """What varied and what raised, and how many did not."""
+    """Write which measurements varied or raised, and how many did not."""
     refused = {id(one) for one in audit.refused}
     shown = [one for one in audit.measurements if one.varies or id(one) in refused]
     short = [one.runs for one in audit.measurements if audit.is_short(one)]
@@ -104,7 +104,7 @@ def audit_text(audit: Audit) -> str:
 
 
 def disagreements_text(news: Mapping[str, Sequence[Disagreement]]) -> str:
-    """What was measured and contradicts what is declared, by the title of the audit."""
+    """Write which measurements contradict declared facts, by the title of the audit."""
     if not news:
         return "There are no results to compare with the declared facts."
     blocks = []
@@ -130,7 +130,7 @@ def _row(one: Measurement) -> list[Cell]:
 
 
 def result_text(one: Measurement) -> str:
-    """What came out, in words."""
+    """Describe a result in words."""
     if one.raised is not None:
         return "raises"
     if one.varies:
@@ -143,14 +143,14 @@ def _laid(rows: list[list[Cell]]) -> list[str]:
     return in_columns(rows, width, _CASE, colors=False)
 
 
-# What was measured of one op, as rows of a table: a row per case and direction, with deterministic mode and without,
-# and patched.
+# Measurements of one op, as rows of a table: one per case and direction, without and with deterministic mode, and
+# patched.
 
 _MEASURED_HEADS = ("case", "direction", "dtypes", "default", "deterministic mode")
 
 
 def measured_rows(found: Sequence[Measurement], asked: int) -> list[list[Cell]]:
-    """The rows, with their heads.
+    """Return the rows, with a header row.
 
     Args:
         found: Measurements of one op.
@@ -187,16 +187,16 @@ def _result(found: Sequence[Measurement], asked: int) -> Cell:
     return Cell(f"equal in {runs} runs", "green")
 
 
-# What is known of ops as one JSON document, `determinism.status/1`, described in docs/knowledge.md.
+# What is known about ops as one JSON document, `determinism.status/1`, described in docs/knowledge.md.
 
 SCHEMA = "determinism.status/1"
 
 
 def status_document(answers: list[OpStatus], trouble: DeterminismError | None = None) -> str:
-    """Write answers as JSON. Absent is null; keys are never missing.
+    """Write answers as JSON. Absent values are null; keys are never missing.
 
     Args:
-        answers: What `determinism.status` gave.
+        answers: The result of `determinism.status`.
         trouble: Why there are none.
     """
     found = [] if trouble is None else [{"id": trouble.identifier, "message": trouble.message}]
@@ -271,13 +271,13 @@ _WHEN = _STATUS_HEADS.index("when")
 
 
 def answers_text(answers: Sequence[OpStatus], others: Sequence[str], width: int, colors: bool) -> str:
-    """What is known of some ops, at length.
+    """Write what is known about some ops, in full.
 
     Args:
         answers: The ops.
         others: Ops of the same name in frameworks that are not installed.
-        width: Of the output.
-        colors: Whether the output understands styles.
+        width: The width of the output.
+        colors: Whether the output supports styles.
     """
     blocks = ["\n".join(_answer_lines(answer, width, colors)) for answer in answers]
     blocks += ["\n".join(paragraph(line, width)) for line in _modes(answers)]
@@ -288,12 +288,12 @@ def answers_text(answers: Sequence[OpStatus], others: Sequence[str], width: int,
 
 
 def list_text(answers: Sequence[OpStatus], width: int, colors: bool) -> str:
-    """One line for each status.
+    """Write one line for each status.
 
     Args:
         answers: The ops.
-        width: Of the output.
-        colors: Whether the output understands styles.
+        width: The width of the output.
+        colors: Whether the output supports styles.
     """
     rows = [[Cell(answer.op.name), *_cells(status)] for answer in answers for status in answer.statuses]
     if not rows:
@@ -349,7 +349,7 @@ def _cells(status: Status) -> list[Cell]:
 
 
 def _details(answer: OpStatus) -> Iterator[list[Cell]]:
-    """Solutions, notes and sources of each status."""
+    """Yield the solution, note and sources of each status."""
     for number, status in enumerate(answer.statuses, 1):
         sources = "; ".join(
             f"{source.kind}: {source.reference}{f' ({source.date})' if source.date else ''}"
@@ -375,7 +375,7 @@ def _nothing(answer: OpStatus) -> str:
 
 
 def _modes(answers: Sequence[OpStatus]) -> Iterator[str]:
-    """What deterministic mode is, for each framework and version that is answered for."""
+    """Describe deterministic mode for each framework and version in the answers."""
     for framework, version in dict.fromkeys((answer.framework, answer.version) for answer in answers):
         mode = framework.mode(version)
         if mode is not None:

@@ -1,4 +1,4 @@
-"""The story of the first divergence: what differs, where, why, and what became of it."""
+"""The story of the first divergence: what differs, where, why, and with what consequences."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from determinism.report.sections import batch_headline, batch_sections, narrowin
 from determinism.trace.schema import Frame
 from determinism.types import Kind, Level, Verdict
 
-# What is said of causes beyond their line and their fix: what shows them, and what was tried.
+# Describes causes beyond their line and their fix: the evidence, and what was tried.
 
 MOST_CAUSES = 5
 MOST_SITES = 3
@@ -61,21 +61,21 @@ def cause_entries(comparison: Comparison) -> Iterator[Entry]:
         yield Entry(text, "" if number else "experiments")
 
 
-# What is said of the values that differ, and of what further runs kept of them.
+# Describes the values that differ, and what further runs kept of them.
 
 MOST_OUTPUTS = 3
 FAR_APART = 1 << 24
-"""So many numbers between say nothing any more: the values have other signs, or nothing to do with each other."""
+"""A distance in ulp from which on it is meaningless: the signs differ, or the values are unrelated."""
 _EXECUTIONS = {True: ("one run", "another"), False: ("one repeat", "another")}
-"""By whether these are runs."""
+"""Keyed by whether these are runs."""
 
 
 def output_entries(outputs: tuple[OutputDifference, ...], evidence: Evidence | None) -> Iterator[Entry]:
-    """Say of each output how far two executions are apart, where, and how often it came out how.
+    """Say for each output how far apart two executions are, where, and how many distinct results there were.
 
     Args:
-        outputs: Those that differ.
-        evidence: Tells which executions these are; None if there were none.
+        outputs: The outputs that differ.
+        evidence: Says which executions these are; None if there were none.
     """
     for number, output in enumerate(outputs[:MOST_OUTPUTS]):
         label = "output" if len(outputs) == 1 else f"output {number}"
@@ -95,7 +95,7 @@ def output_entries(outputs: tuple[OutputDifference, ...], evidence: Evidence | N
 
 
 def evidence_entries(comparison: Comparison) -> Iterator[Entry]:
-    """Say where the tensors and the script are, and what could not be kept or seen."""
+    """Say where the tensors and the script are, and what could not be kept or observed."""
     evidence = comparison.evidence
     if evidence is None:
         return
@@ -125,7 +125,7 @@ def _size(output: OutputDifference | InputDifference, is_of_runs: bool) -> str:
             ranges = (str(low) if low == high else f"{low} to {high}" for low, high in output.extent)
             text += f", within [{', '.join(ranges)}]"
     sizes = []
-    # Of values that have nothing to do with each other the distance in value says all.
+    # For unrelated values, the difference in value says everything.
     if output.max_ulp is not None and (output.max_ulp < FAR_APART or output.max_abs is None):
         sizes.append(f"{output.max_ulp:,} ulp")
     if output.max_abs is not None and not math.isnan(output.max_abs):
@@ -151,21 +151,21 @@ def _counts(output: OutputDifference) -> str:
     return f"the op gave {results} in {counted(output.repeats or 0, 'repeat')} on equal inputs{further}"
 
 
-# Says what a checkpoint lacks, and what to write so that it does not.
+# Says what a checkpoint lacks, and the code that fixes it.
 
 _NEVER_SAVED = frozenset({"training-mode", "optimizer-order"})
-"""What no checkpoint holds, so that the program itself has to make it as it was."""
+"""State that no checkpoint holds, so that the program itself has to restore it."""
 
 _VERIFIED = "Verified: further runs restored it from outside, and the resumed run was equal to the full one."
 
 _IN_VAIN = (
     "Not verified: further runs restored it from outside, but the resumed run was not equal. Something else is "
-    "missing too, and this may only be its consequence; or the program draws between that point and its first step."
+    "missing, too, and this may only be a consequence; or the program draws between that point and its first step."
 )
 
 
 def missing_entries(comparison: Comparison) -> Iterator[Entry]:
-    """Name each part, and the line that saves."""
+    """Name each missing part, and the line that saves."""
     if comparison.missing is None or comparison.verdict is Verdict.SAME:
         return
     yield from _whole_fix_entries(comparison)
@@ -201,7 +201,7 @@ def _label(missing: Missing) -> str:
 
 
 def _whole_fix_entries(comparison: Comparison) -> Iterator[Entry]:
-    """What makes the runs equal that is no matter of the checkpoint."""
+    """Yield verified fixes that are not about the checkpoint."""
     named = {missing.identifier for missing in comparison.missing or []}
     for fix in comparison.fixes:
         if fix.identifier not in named and fix.verified:
@@ -228,7 +228,7 @@ def origin_entries(comparison: Comparison, first: Divergence) -> Iterator[Entry]
         yield Entry(prose(first.detail), "detail")
     yield from _origin_of_input(comparison, first)
     yield from _input_entries(first)
-    # Of what came in, the tensors say by themselves that they differ.
+    # For values that came in, the tensors themselves say that they differ.
     inputs = None if first.inputs or first.kind is Kind.DATA else _inputs_sentence(first, comparison)
     if inputs:
         yield Entry(inputs, "inputs")
@@ -237,7 +237,7 @@ def origin_entries(comparison: Comparison, first: Divergence) -> Iterator[Entry]
 
 
 def consequence_entries(comparison: Comparison) -> Iterator[Entry]:
-    """Say who received the difference, where it became visible, what it reached, and whether it vanished."""
+    """Say which streams received the difference, where it became visible, what it reached, and whether it vanished."""
     yield from _receiver_entries(comparison)
     first = comparison.first_visible
     if first is not None:
@@ -309,7 +309,7 @@ def _frame_entries(frame: Frame, label: str) -> Iterator[Entry]:
 
 
 def _origin_of_input(comparison: Comparison, first: Divergence) -> Iterator[Entry]:
-    """Name the line that what was read came from, where the runs themselves show it and no cause does."""
+    """Name the line that an input came from, where the runs themselves show it and no cause does."""
     named = {site for cause in comparison.causes for site in cause.sites}
     for frame, label in ((first.allocated_at, "allocated at"), (first.received_at, "received at")):
         if frame is not None and frame not in named:
@@ -338,7 +338,7 @@ def _inputs_sentence(first: Divergence, comparison: Comparison) -> str | None:
             return "the inputs differ"
         return "equal in both runs" if len(comparison.runs) == 2 else "equal in all runs"
     if first.kind is not Kind.OP or comparison.level != Level.OP:
-        # The cause is known without them, or there is nothing to compare them with; other levels do not follow inputs.
+        # The cause is known without inputs, or there is nothing to compare them with; other levels do not follow inputs.
         return None
     if first.stream is not None:
         return "It is not known whether the inputs were equal: a further run distributes the work among threads differently."
@@ -356,7 +356,7 @@ def _inputs_sentence(first: Divergence, comparison: Comparison) -> str | None:
     return "It was not checked whether the inputs were equal; `determinism check --explain` finds out."
 
 
-# What is said of how far the values of two stored runs are apart.
+# Describes how far apart the values of two stored runs are.
 
 _LOOKS = {
     Likeness.ROUNDING: (
@@ -392,7 +392,7 @@ def parting_entries(comparison: Comparison) -> Iterator[Entry]:
 
 
 def growth_entries(comparison: Comparison) -> Iterator[Entry]:
-    """Say where the values are first apart by more than rounding, and how far the loss and the parameters get."""
+    """Say where the values first differ by more than rounding, and how far the loss and the parameters drift apart."""
     values = comparison.values
     if values is None or values.first is None:
         return
@@ -422,7 +422,7 @@ def _course_entries(values: ValuesApart) -> Iterator[Entry]:
 
 
 class _Size(NamedTuple):
-    """How far something is apart at one step."""
+    """How far apart two values are at one step."""
 
     step: int
     relative: float | None
@@ -435,7 +435,7 @@ class _Size(NamedTuple):
 
 
 def _step_history(sizes: list[_Size]) -> str:
-    """Where something first differs, and where most."""
+    """Say where values first differ, and where they differ most."""
     apart = [size for size in sizes if size.relative]
     if not apart:
         return "equal at all steps at which values are known"
@@ -449,7 +449,7 @@ def _place(parting: Parting) -> str:
     return where if parting.site is None else f"{where}, {line_text(parting.site)}"
 
 
-# What a report says, in the order of reading. Terminal, page, JUnit XML and annotations show these entries.
+# The content of a report, in reading order. Terminal, page, JUnit XML and annotations show these entries.
 
 
 def compose(comparison: Comparison, content: Document) -> dict[str, Any]:
@@ -461,7 +461,7 @@ def compose(comparison: Comparison, content: Document) -> dict[str, Any]:
 
     Returns:
         Both, as parts of the document. An entry of the story has a `section`, a `label`, empty where it continues the entry
-        above, a `text`, `is_code`, and `is_detail` for what is shown only when asked for.
+        above, a `text`, `is_code`, and `is_detail` for entries that are shown only on request.
     """
     return {
         "headline": _headline(comparison, content),
@@ -470,7 +470,7 @@ def compose(comparison: Comparison, content: Document) -> dict[str, Any]:
 
 
 def story_document(entries: Iterable[Entry]) -> list[Document]:
-    """Entries as parts of the JSON document."""
+    """Return entries as parts of the JSON document."""
     return [
         {
             "section": entry.section,
@@ -490,7 +490,7 @@ def _headline(comparison: Comparison, content: Document) -> str:
 
 
 def _shown(comparison: Comparison, content: Document) -> Iterator[Entry]:
-    """The entries that every report shows."""
+    """Yield the entries that every report shows."""
     is_different = comparison.verdict is Verdict.DIFFERENT
     yield from _in(Section.NOTES, stack_entries(comparison))
     if is_different:
@@ -505,7 +505,7 @@ def _shown(comparison: Comparison, content: Document) -> Iterator[Entry]:
             yield from narrowing_entries(comparison.narrowing)
         first = comparison.first_divergence
         if first is not None and first.kind is None:
-            # Without a kind the answer is poor; this says why, and what to do.
+            # Without a kind, the answer says little; this explains why, and what to do.
             yield Entry(kind_sentence(first, comparison.level), "kind", Section.PLACE)
         yield from _in(Section.PLACE, parting_entries(comparison))
         yield from _in(Section.PLACE, growth_entries(comparison))

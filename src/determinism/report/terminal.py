@@ -1,4 +1,4 @@
-"""The report on the terminal: verdict, cause, fix, and where the difference shows; details when asked for."""
+"""The report on the terminal: verdict, cause, fix, and where the difference shows; details on request."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from determinism.types import Verdict
 MARGIN = 2
 LABEL_WIDTH = 18
 CODE_MARGIN = 6
-"""Of what is to be copied, such as a diff."""
+"""Margin of text to copy, such as a diff."""
 NARROWEST = 20
 WIDEST = 120
 MOST_LINES = 6
-"""Of one entry; the rest is cut."""
+"""The most lines of one entry; the rest is cut."""
 _LONGEST_CODE = 400
 _INDENT = 4
-"""Of code below a sentence."""
+"""Indentation of code below a sentence."""
 _GAP = "  "
 """Between a place that is wider than its column and the code there."""
 
 _PLACE = re.compile(r"\.\w+:\d")
-"""A file and a line; many terminals open it if it is in one piece, also if they fold it themselves."""
+"""A file and a line; many terminals can open it if it is unbroken, even if they wrap it themselves."""
 
 _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+\d+(?:,\d+)? @@")
 
@@ -50,12 +50,12 @@ def laid_out(story: Sequence[dict[str, Any]], console: Console) -> Iterator[Text
     """Lay out the entries of a story, with an empty line between sections.
 
     Args:
-        story: Entries as the JSON document has them, in the order of reading.
-        console: Gives width and encoding.
+        story: Entries of the JSON document, in reading order.
+        console: Determines width and encoding.
     """
     last = None
     for _, entries in groupby(story, key=lambda entry: entry["section"]):
-        # A diff may end with an empty line of its own.
+        # A diff may itself end with an empty line.
         if last is not None and last.plain:
             yield Text()
         for entry in entries:
@@ -65,7 +65,7 @@ def laid_out(story: Sequence[dict[str, Any]], console: Console) -> Iterator[Text
 
 def _entry_lines(entry: dict[str, Any], console: Console) -> Iterator[Text]:
     if entry["is_code"] and not entry["label"] and entry["section"] in (Section.FIX, Section.SEARCH):
-        # Folded, it could not be copied.
+        # A wrapped line could not be copied.
         line = _cut(legible(entry["text"][:_LONGEST_CODE], console.encoding), _LONGEST_CODE)
         yield Text(f"{' ' * CODE_MARGIN}{line}".rstrip(), style=_style_of(line))
         return
@@ -91,14 +91,14 @@ def _entry_lines(entry: dict[str, Any], console: Console) -> Iterator[Text]:
 
 
 def _style_of(line: str) -> str:
-    """The colour of a line of a diff; of other code that of code."""
+    """Return the colour of a line of a diff, or of other code."""
     if line.startswith("+") and not line.startswith("+++"):
         return _ADDED
     return _REMOVED if line.startswith("-") and not line.startswith("---") else _CODE
 
 
 def _wrapped(text: str, width: int, console: Console) -> list[str]:
-    # Cut before wrapping too: a string from a program may be of any length.
+    # Cut before wrapping, too: a string from a program may have any length.
     lines = _lines_of_words(legible(text[: width * (MOST_LINES + 1)], console.encoding), width, console)
     if len(lines) <= MOST_LINES:
         return lines
@@ -114,7 +114,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def _lines_of_words(text: str, width: int, console: Console) -> list[str]:
-    """Fold a text between its words; of words that are wider than a line, only places stay whole."""
+    """Wrap a text between words; words wider than a line are broken, except places."""
     lines = [""]
     for word in text.split(" "):
         if cell_len(lines[-1]) + 1 + cell_len(word) <= width:
@@ -131,16 +131,16 @@ def _lines_of_words(text: str, width: int, console: Console) -> list[str]:
 
 
 class ReportConsole(Console):
-    """A console without highlights; that nobody reads it is no reason to end with the status of a difference."""
+    """A console without highlights; a broken pipe does not end the program with the exit status of a difference."""
 
     def __init__(self) -> None:
         super().__init__(highlight=False, soft_wrap=False)
 
     def on_broken_pipe(self) -> None:
-        """Rich would end the program with exit status 1.
+        """Reraise the error, since Rich would end the program with exit status 1.
 
         Raises:
-            BrokenPipeError: The one that is being handled.
+            BrokenPipeError: The one being handled.
         """
         raise
 
@@ -156,9 +156,9 @@ class Rest(NamedTuple):
     """Where the rest of a report is."""
 
     file: str | None = None
-    """Where it was written in full, if it was."""
+    """The file with the full report, if one was written."""
     details: str | None = None
-    """The command that shows the details, if one does without running anything again."""
+    """The command that shows the details without running anything again, if there is one."""
     patch: str | None = None
     """The command that applies the fixes, if they were written to a file."""
 
@@ -177,9 +177,9 @@ def render(
 
     Args:
         content: The JSON document.
-        console: Where to print; its width and encoding are kept to.
+        console: Where to print; its width and encoding are respected.
         verbose: Whether details are shown.
-        rest: Where the rest of the report is, which it ends with; None to leave that out.
+        rest: Where the rest of the report is, printed at the end; None to leave that out.
     """
     width = min(console.width, WIDEST)
     lines = [
@@ -197,7 +197,7 @@ def render(
 
 
 def render_rest(content: dict[str, Any], console: Console, rest: Rest) -> None:
-    """Print only where the rest of a report is that was printed without it.
+    """Print only where the rest of a report is, if that was left out before.
 
     Args:
         content: The JSON document.
@@ -210,7 +210,7 @@ def render_rest(content: dict[str, Any], console: Console, rest: Rest) -> None:
 
 
 def _short_diffs(story: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Put the file's name of a diff into the heads of its hunks, and leave out empty lines at its end."""
+    """Move the file name of a diff into its hunk headers, and leave out empty lines at its end."""
     entries: list[dict[str, Any]] = []
     name = ""
     for number, entry in enumerate(story):
@@ -262,22 +262,22 @@ def _rest_rows(content: dict[str, Any], rest: Rest, *, verbose: bool) -> list[di
     ]
 
 
-# Every form of a report, as the methods of `determinism.Comparison` give it.
+# Every form of a report, for the methods of `determinism.Comparison`.
 
 _WIDTH = 100
 
 
 def headline(comparison: Comparison) -> str:
-    """Write the first line."""
+    """Return the first line."""
     return str(document(comparison)["headline"])
 
 
 def text(comparison: Comparison, *, verbose: bool) -> str:
-    """Write the report as the terminal shows it, without colours.
+    """Return the report as the terminal shows it, without colours.
 
     Args:
         comparison: What was found.
-        verbose: Whether every detail is part of it.
+        verbose: Whether to include every detail.
     """
     file = io.StringIO()
     # In a notebook, rich would show the text there, and leave the file empty; with FORCE_COLOR it would write escapes.
@@ -287,7 +287,7 @@ def text(comparison: Comparison, *, verbose: bool) -> str:
 
 
 def fragment(comparison: Comparison) -> str:
-    """Write what the page begins with, as a piece of HTML for a notebook."""
+    """Return the top of the page as an HTML fragment for a notebook."""
     return summary_fragment(document(comparison))
 
 
@@ -296,7 +296,7 @@ def write_page(comparison: Comparison, path: str | os.PathLike[str]) -> None:
 
     Args:
         comparison: What was found.
-        path: The file; one that is there is replaced.
+        path: The file; an existing one is replaced.
 
     Raises:
         UsageError: It cannot be written.
@@ -309,7 +309,7 @@ def write_json(comparison: Comparison, path: str | os.PathLike[str]) -> None:
 
     Args:
         comparison: What was found.
-        path: The file; one that is there is replaced.
+        path: The file; an existing one is replaced.
 
     Raises:
         UsageError: It cannot be written.
