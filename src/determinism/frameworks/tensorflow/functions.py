@@ -519,7 +519,7 @@ def _results(plan: FunctionPlan, slots: list[Held]) -> list[Held]:
 # Calls of functions from eager code: the copy runs in place of the function, and then its records are made.
 
 _COMPILED = "XLA compiles it: its inputs and outputs are recorded, the ops inside are not"
-_UNKNOWN_GRAPH = "its graph is unknown: its inputs and outputs are recorded, the ops inside are not"
+_UNKNOWN_GRAPH = "its graph is not known: its inputs and outputs are recorded, the ops inside are not"
 
 
 class FunctionCalls:
