@@ -51,7 +51,7 @@ def call_document(call: OpCall, arrays: Mapping[str, Any]) -> dict[str, Any]:
     names = list(arrays)
     for name, array in arrays.items():
         if array.dtype.kind not in _NUMBERS and not hasattr(tf.dtypes, array.dtype.name):
-            raise NotWritable(f"its {name} has elements of type {array.dtype}")
+            raise NotWritable(f"its {name} holds elements of type {array.dtype}")
     given = {
         name: [names[one] for one in at] if isinstance(at, list) else names[at]
         for name, at in call.input_positions().items()
