@@ -71,7 +71,7 @@ def reseeder(thing: Any, name: str) -> Callable[[Streams], None] | None:
 
 
 def generator_states() -> dict[str, Any]:
-    """Return none: cuRAND does not expose the states of its generators; see `gaps`."""
+    """Return an empty dictionary: cuRAND does not expose the states of its generators; see `gaps`."""
     return {}
 
 

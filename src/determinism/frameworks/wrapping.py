@@ -92,7 +92,7 @@ _OWN = tuple(
 def hide_own_frames() -> Callable[[], None]:
     """Hide our frames in tracebacks of the interpreter, its threads and the module `traceback`.
 
-    For pytest, our modules get the mark that it looks for.
+    Our modules also get the mark that pytest looks for.
 
     Returns:
         A function that undoes it, except for hooks that other code has replaced since.
@@ -130,7 +130,7 @@ def without_own_frames(shown: TracebackType | None) -> TracebackType | None:
         return shown
     made: TracebackType | None = None
     for place in reversed(kept):
-        # None if an instruction has no line, like some in a class body; -1 stands for that here.
+        # `tb_lineno` is None if an instruction has no line, as some in class bodies; the constructor takes -1 for that.
         made = TracebackType(made, place.tb_frame, place.tb_lasti, -1 if place.tb_lineno is None else place.tb_lineno)
     return made
 

@@ -215,7 +215,7 @@ def read_ledger(folder: Path) -> StoredLedger:
             f"{path} has the format {str(form)[:40]!r}, and this version reads {FORMAT!r}. Use the version that wrote it.",
         )
     if state_every < 1:
-        raise _damaged(path, f"it has the state of every {state_every} steps")
+        raise _damaged(path, f"it claims to have the state every {state_every} steps")
     count = max(0, (size - _HEADER_BYTES) // ROW_BYTES)
     if count == 0:
         return StoredLedger.empty()
@@ -310,7 +310,7 @@ def _at(first: StoredLedger, second: StoredLedger, place: int, process: str) -> 
 
 
 def _last_with(first: StoredLedger, second: StoredLedger, place: int, groups: Sequence[str]) -> int:
-    """The last row before a place in which both have those of these groups that hold state; -1 if there is none."""
+    """The last row before a place in which both ledgers have all state groups among these; -1 if there is none."""
     wanted = sum(1 << number for number in _STATE if _TENSOR_GROUPS[number] in groups)
     for earlier in range(place - 1, -1, -1):
         if all(int(ledger.rows[earlier]["present"]) & wanted == wanted for ledger in (first, second)):

@@ -22,7 +22,7 @@ class ProcessTrace(ABC):
     """The records and names of one process of a run."""
 
     def __init__(self, folder: Path, key: str, description: dict[str, Any], *, from_step: int | None = None) -> None:
-        """Name a process.
+        """Take the name and description of a process.
 
         Args:
             folder: Its folder, for messages about damage.

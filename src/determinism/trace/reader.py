@@ -606,7 +606,7 @@ class StoredTrace(Trace):
                     raise TraceError(
                         "trace-mixed",
                         f"{place} belongs to {what} {its[:40]!r}, but is in the folder of {what} {mine[:40]!r}. The "
-                        "trace mixes files that do not belong together, so it describes no run. Copy it again as a "
+                        "trace mixes files that do not belong together, so it does not describe one run. Copy it again as a "
                         "whole, or record the run again.",
                     )
 

@@ -110,16 +110,16 @@ class _MessageFile:
 
 
 class _Header:
-    """The metadata of a message, which are a flatbuffer.
+    """The metadata of a message: a flatbuffer.
 
     Source of the layout: https://flatbuffers.dev/internals and Message.fbs of Apache Arrow.
     """
 
     def __init__(self, metadata: bytes) -> None:
-        """Parse them.
+        """Parse the metadata.
 
         Raises:
-            ValueError: They contain an offset outside of themselves.
+            ValueError: They contain an offset beyond their end.
         """
         self._metadata = metadata
         message = self._unpack("<I", 0)

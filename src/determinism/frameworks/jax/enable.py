@@ -48,7 +48,7 @@ CONTROLS: dict[str, Control] = {
 
 
 def generator_states() -> dict[str, Any]:
-    """Return none: keys belong to the program, which passes them as parts of its state."""
+    """Return an empty dictionary: keys belong to the program, which passes them as parts of its state."""
     return {}
 
 
@@ -68,7 +68,7 @@ def rank() -> tuple[int, int] | None:
 
 
 def devices() -> dict[str, int]:
-    """Return none: keys do not belong to devices."""
+    """Return an empty dictionary: keys do not belong to devices."""
     return {}
 
 

@@ -1,7 +1,7 @@
 """Finds the kernel of a compiled program whose results vary, by reading what each kernel of the program writes.
 
 The output of each kernel is copied right after it, and the program is run repeatedly on the inputs of the record. The first kernel
-whose results vary is the place: all kernels before it, and so all its inputs, gave the same each time. Loops are searched in the first
+whose results vary is the place: all kernels before it, and so all its inputs, were the same each time. Loops are searched in the first
 iteration that varies, conditions in the branch that was taken. The machine code is the program's own (`serialized.py`).
 """
 

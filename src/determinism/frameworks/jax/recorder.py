@@ -64,7 +64,7 @@ class CapturedExecution:
         self.problem = _NOT_REPEATED if execution.has_host_callbacks else None
 
     def input_paths(self) -> dict[int, str]:
-        """Return none: the record names them."""
+        """Return an empty dictionary: the record names them."""
         return {}
 
     def run(self) -> list[Any]:

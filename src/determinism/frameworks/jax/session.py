@@ -309,7 +309,7 @@ class Session(AdapterSession):
         self.writer.blind_spot("rows-cut", "rows of executions", reason)
 
     def _record_state(self, op: str) -> None:
-        """Record what may have left JAX unseen, and the state at this point with the process-wide generators."""
+        """Record values that may have left JAX unseen, the training state, and the process-wide generators."""
         self.recorder.note_unread()
         self.recorder.note_held(op, list(rng.state_digests().values()))
 

@@ -86,7 +86,7 @@ class TrainingFunction:
         self._descent: dict[int, int] = {}
         """For each record, the bits of the functions whose calls it is, or was computed from."""
         self.takes_over = False
-        """Whether the function of the last call with returned results was not the training function before that call."""
+        """Whether the last call with returned results was of another function than the training function until then."""
         self.takes_turns = False
         """Whether an earlier training function was called again after a larger one took over: they train in turns."""
         self._earlier: set[str] = set()

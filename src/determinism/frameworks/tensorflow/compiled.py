@@ -98,7 +98,7 @@ class CompiledCall:
         self.problem = _UNKNOWN if is_unknown else None
 
     def input_paths(self) -> dict[int, str]:
-        """Return none: the record names them."""
+        """Return an empty dictionary: the record names them."""
         return {}
 
     def run(self) -> list[Any]:

@@ -81,7 +81,7 @@ class Probe:
         self.plan = plan
         self.executions: deque[Execution] = deque()
         self.children: dict[int, tuple[Probe | None, ...]] = {}
-        """By position of a node in the plan: the functions that it runs; None for one whose graph cannot be recorded."""
+        """By position of a node in the plan: copies of the functions that it runs; None for one that cannot be copied."""
         self.clone = ""
         self._result_at = result_at
         self.tells_result = result_at is not None

@@ -191,7 +191,7 @@ def _weighted(values: Any, size: Any, weights: Any) -> Any:
 
     checks = [
         tf.debugging.assert_equal(
-            tf.shape(values), tf.shape(weights), message="values and weights must have one shape"
+            tf.shape(values), tf.shape(weights), message="values and weights must have the same shape"
         ),
         tf.debugging.Assert(size >= 0, ["size must be non-negative", size]),
         tf.debugging.Assert(tf.reduce_all(values >= 0), ["values must be non-negative", values]),

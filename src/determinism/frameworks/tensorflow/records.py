@@ -124,7 +124,7 @@ class OpCall(NamedTuple):
         """Return None: a function is recorded op by op, so the record itself is the place."""
 
     def places(self) -> list[dict[str, Any]]:
-        """Return none: a function is recorded op by op."""
+        """Return an empty list: a function is recorded op by op."""
         return []
 
     def document(self, arrays: Mapping[str, Any]) -> dict[str, Any]:

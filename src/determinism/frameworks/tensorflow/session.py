@@ -87,7 +87,7 @@ def install(recorder: Recorder) -> list[Undo]:
     def hook_keras(_: Any) -> None:
         undo.append(wrap(sys.modules[_KERAS_BACKEND], "convert_to_numpy", _recording(recorder, is_method=False)))
 
-    # Right after TensorFlow's import, Keras's backend is not complete yet; once its layers are imported, it is.
+    # If Keras imported TensorFlow, its backend is not complete when that import ends; once its layers are imported, it is.
     forget = after_import(_KERAS_LAYERS, hook_keras, recorder.failed_to_hook)
 
     def take_off() -> None:
