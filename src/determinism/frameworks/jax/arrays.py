@@ -12,7 +12,7 @@ import numpy as np
 from determinism.digest import digest_bytes, digest_many, digest_text
 
 _PACKED = re.compile(r"u?int[1-7]|float[1-7]_.+")
-"""Types whose elements take less than a byte each; the rest of their memory is uninitialised."""
+"""Types of which several elements share a byte; the memory after them is uninitialised."""
 
 
 def array_of(thing: Any) -> Any:
