@@ -231,7 +231,7 @@ def test_views_that_lead_beside_their_memory_are_refused_and_tensors_without_mem
 
     *refused, dense, sparse = range(len(texts))
     for number in refused:
-        with pytest.raises(TraceError, match="is not such an entry"):
+        with pytest.raises(TraceError, match="is not a valid entry"):
             names.layout(number)
     assert names.layout(dense) == schema.Layout("float32", (4, 4), (4, 1), 0, "cpu", 64)
     assert names.layout(sparse) == schema.Layout("float32", (4, 4), (), 0, "cpu", 0)

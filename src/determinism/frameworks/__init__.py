@@ -1,1 +1,1 @@
-"""One folder per framework, with equal file names; none imports another, and nothing outside imports them by name."""
+"""One folder per framework, with the same file names; none imports another, and nothing outside imports them by name."""

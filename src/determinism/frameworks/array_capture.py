@@ -1,6 +1,6 @@
-"""Looks closely at one record in a further run: whether the op repeats, and what the values are.
+"""Examines one record closely in a further run: whether the op repeats, and what the values are.
 
-For frameworks whose tensors do not change once they are made: an input holds what its producer left, and need not be looked at again.
+For frameworks with immutable tensors: an input still holds its producer's output, so it need not be checked again.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _STORED = {
 
 
 _SECONDS_INSIDE = 30.0
-"""For looking into a compiled function that varies."""
+"""Time limit for searching within a compiled function that varies."""
 
 
 _MOST_BYTES_INSIDE = 256 << 20
-"""Of intermediate values that one form of a compiled function gives."""
+"""Limit on the intermediate values that one copy of a compiled function returns."""
 _Part = TypeVar("_Part")
 
 
 def fitting_groups(parts: Iterable[_Part], bytes_of: Callable[[_Part], int]) -> Iterator[list[_Part]]:
-    """Parts of a compiled function that follow each other, whose values fit into memory together.
+    """Group consecutive parts of a compiled function so that the values of each group fit into memory together.
 
     Args:
-        parts: In their order.
-        bytes_of: How many bytes the values of one take.
+        parts: The parts, in order.
+        bytes_of: Returns the size in bytes of a part's values.
     """
     group: list[_Part] = []
     size = 0
@@ -53,15 +53,15 @@ def fitting_groups(parts: Iterable[_Part], bytes_of: Callable[[_Part], int]) -> 
 
 
 class NotWritable(Exception):
-    """The call cannot be written down; the text says why, and goes on from "because"."""
+    """The call cannot be written as data; the text says why, and continues a sentence after "because"."""
 
 
 class Call(Protocol):
-    """One op with what it was given and made, to be run again by itself."""
+    """One op with its inputs and outputs, to be repeated in isolation."""
 
     @property
     def inputs(self) -> Sequence[Any]:
-        """Tensors or arrays; empty where they are not known, None for one that is not known."""
+        """Tensors or arrays; None for an unknown one, empty if all are unknown."""
 
     @property
     def outputs(self) -> Sequence[Any]:
@@ -72,33 +72,33 @@ class Call(Protocol):
         """Why it cannot be run again; None if it can."""
 
     def input_paths(self) -> dict[int, str]:
-        """By the position of an input, the name of the parameter that takes it; without those that are not known."""
+        """The name of the parameter that takes each input, by the input's position; unknown ones are left out."""
 
     def run(self) -> list[Any]:
-        """Run it once; gives what it made.
+        """Run it once; return its results.
 
         Raises:
-            Exception: Whatever the framework says of it.
+            Exception: Whatever the framework raises.
         """
 
     def varying_place(self, seconds: float) -> dict[str, Any] | None:
-        """What varies within the op, where that is a compiled function that can be looked into; None if it is not, or nothing did.
+        """The place that varies within a compiled function that can be searched; None for anything else, or if nothing varied.
 
         Args:
-            seconds: For looking.
+            seconds: Time limit of the search.
         """
 
     def places(self) -> list[dict[str, Any]]:
-        """The ops that a compiled function is made of, each with its line; empty for what is no such function."""
+        """The ops that a compiled function consists of, each with its line; empty for anything else."""
 
     def document(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """The call as JSON, from which a script can make it again.
 
         Args:
-            arrays: Its inputs by the names under which they are kept, in order.
+            arrays: Its inputs in order, by the names that they are stored under.
 
         Raises:
-            NotWritable: It has something that a script could not be given.
+            NotWritable: A script cannot make such a call.
         """
 
 
@@ -114,15 +114,15 @@ class Capture:
         as_array: Callable[[Any], Any],
         digest: Callable[[Any], bytes],
     ) -> None:
-        """Take what to look for.
+        """Take the request.
 
         Args:
-            request: `step`, `phase`, `op`, `module` (or None), `occurrence`; `most_bytes` that may be kept; `repeats` and
-                `seconds`, of which the first may be 0 if only values are wanted.
-            folder: Of the process; the result is written there.
-            finish: Ends the program, or lets it go on.
-            as_array: Gives a tensor of the framework as an array of NumPy.
-            digest: Of an array.
+            request: `step`, `phase`, `op`, `module` (or None) and `occurrence` of the record; `most_bytes`, the limit on kept
+                values; `repeats`, 0 if only values are needed, and `seconds`, their time limit.
+            folder: Folder of the process; the result is written there.
+            finish: Ends the program, or lets it continue.
+            as_array: Converts a tensor of the framework to a NumPy array.
+            digest: Returns the digest of an array.
         """
         self._as_array = as_array
         self._digest = digest
@@ -133,18 +133,18 @@ class Capture:
         self._left = int(request["most_bytes"])
 
     def wants(self, name: str) -> bool:
-        """Whether a record of an op of this name may be the one."""
+        """Whether a record of an op with this name may be the requested one."""
         return bool(name == self._request["op"])
 
     def look(self, name: str, step: int, phase: Phase, module: str, call: Callable[[], Call] | None) -> None:
-        """A record is about to be made.
+        """Examine a record that is about to be made, if it is the requested one.
 
         Args:
-            name: Of its op.
+            name: Name of its op.
             step: Its step.
             phase: Its phase.
             module: Its layer's path; empty if there is none.
-            call: Gives the op with its tensors; None where there are none.
+            call: Returns the op with its tensors; None if the record is not of an op.
         """
         wanted = self._request
         place = (wanted["op"], wanted["step"], wanted["phase"], wanted["module"] or "")
@@ -177,7 +177,7 @@ class Capture:
         return {"saved": _saved(left_out or (call.problem if self._request["repeats"] else None), left_out)}
 
     def _repeat(self, call: Call, outputs: list[Any]) -> dict[str, Any]:
-        """Run the op again and again, and keep its inputs with up to two results of each output."""
+        """Run the op repeatedly, and keep its inputs with up to two results of each output."""
         series = [_Output(one, self._digest) for one in outputs]
         until, done = time.monotonic() + self._request["seconds"], 0
         while done < self._request["repeats"] and (not done or time.monotonic() < until):
@@ -192,7 +192,7 @@ class Capture:
         facts = [{"position": at, "distinct": len(one.digests), **one.facts()} for at, one in enumerate(series)]
         found = {"repeats": done, "outputs": facts, "saved": _with_call(call, inputs, left_out)}
         if any(len(one.digests) > 1 for one in series):
-            # If a compiler ends the process while it is looked into, what was seen so far is kept.
+            # If a compiler crashes the process during the search, the findings so far are kept.
             interrupted = {
                 "changed_inputs": [],
                 **found,
@@ -208,7 +208,7 @@ class Capture:
         return found
 
     def _keep(self, file: str, values: Mapping[str, Any]) -> str | None:
-        """Keep values as a file; says why if they are too large for what is left."""
+        """Keep values in a file; return why not if they exceed the remaining limit."""
         arrays = {name: self._as_array(value) for name, value in values.items() if value is not None}
         arrays = {name: array for name, array in arrays.items() if not array.dtype.hasobject}
         needed = sum(array.nbytes for array in arrays.values())
@@ -221,7 +221,7 @@ class Capture:
 
 
 class _Output:
-    """What one output of the op was, over a series of repeats."""
+    """The results for one output of the op, over a series of repeats."""
 
     def __init__(self, first: Any, digest: Callable[[Any], bytes]) -> None:
         self._digest = digest
@@ -231,7 +231,7 @@ class _Output:
         self._found: ValueDifference | None = None
 
     def add(self, result: Any) -> None:
-        """One more result."""
+        """Add a result."""
         digest = self._digest(result)
         if digest in self.digests:
             return
@@ -243,7 +243,7 @@ class _Output:
             self.other, self._found = np.array(result), found
 
     def facts(self) -> dict[str, Any]:
-        """How far the results are apart."""
+        """How far the results differ."""
         found = self._found
         if found is None:
             return {"elements_different": None, "max_ulp": None, "max_abs": None}
@@ -255,7 +255,7 @@ class _Output:
 
 
 def stored(array: Any) -> StoredTensor:
-    """An array as a file keeps it: of complex numbers the two parts, of other types the bytes of each element."""
+    """Convert an array for a file: complex numbers to pairs, other types that the format lacks to the bytes of each element."""
     array = np.ascontiguousarray(array).reshape(array.shape)
     shape = tuple(array.shape)
     kind = _STORED.get(array.dtype.name)
@@ -267,7 +267,7 @@ def stored(array: Any) -> StoredTensor:
 
 
 def _with_call(call: Call, inputs: Mapping[str, Any], left_out: str | None) -> dict[str, Any]:
-    """What is said of what was kept, with the call, if a script can make it."""
+    """The facts about what was kept, with the call if a script can make it."""
     if left_out is not None:
         return _saved(left_out, left_out)
     try:
@@ -277,5 +277,5 @@ def _with_call(call: Call, inputs: Mapping[str, Any], left_out: str | None) -> d
 
 
 def _saved(reason: str | None, left_out: str | None = None) -> dict[str, Any]:
-    """What is said of what was kept: why there is no call that a script could make, and why tensors are missing."""
+    """The facts about what was kept: why there is no call that a script could make, and why tensors are missing."""
     return {"call": None, "reason": reason, "left_out": left_out}

@@ -1,7 +1,7 @@
-"""CuPy's generators, one per device, and its arrays in the form that a saved state has.
+"""CuPy's generators, one per device, and conversion of its arrays for saved states.
 
-CuPy makes the generator of a device when it first draws there, with the seed in the environment variable `CUPY_SEED`
-(cupy/random/_generator.py, `get_random_state`). So devices that are not in use yet are seeded without being put into use.
+CuPy creates the generator of a device at its first draw there, with the seed in the environment variable `CUPY_SEED`
+(cupy/random/_generator.py, `get_random_state`). So devices that are not in use yet are seeded without being initialised.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _SEED_VARIABLE = "CUPY_SEED"
 
 
 def seed(streams: Streams) -> None:
-    """Seed the generators of all devices, those that are in use and those that come into use later.
+    """Seed the generators of all devices, those in use and those used later.
 
-    All devices of a process begin at the same seed, since there is one variable for them.
+    All devices of a process start from the same seed, since they share one variable.
     """
     value = streams.integer("cupy", "default", bits=63)
     os.environ[_SEED_VARIABLE] = str(value)
@@ -39,10 +39,10 @@ def _devices_in_use() -> list[int]:
 
 
 def capture() -> Callable[[], None]:
-    """Note the seed for devices that come into use; the states of generators are given to nobody.
+    """Save the seed for devices that are not in use yet; the states of generators cannot be read.
 
     Returns:
-        What puts the seed back.
+        A function that restores the seed.
     """
     before = os.environ.get(_SEED_VARIABLE)
 
@@ -56,36 +56,36 @@ def capture() -> Callable[[], None]:
 
 
 def reseeder(thing: Any, name: str) -> Callable[[Streams], None] | None:
-    """What seeds a `cupy.random.RandomState`; None if the thing is none.
+    """A function that seeds a `cupy.random.RandomState`; None if the thing is not one.
 
     Args:
-        thing: What was registered.
-        name: Under which name.
+        thing: The registered object.
+        name: The name that it was registered under.
     """
     if not isinstance(thing, cupy.random.RandomState):
         return None
     return lambda streams: thing.seed(streams.integer("cupy", "own", name, bits=63))
 
 
-# What a saved state holds: arrays. The states of the generators are given to nobody.
+# Saved states contain arrays. The states of the generators cannot be read.
 
 
 def generator_states() -> dict[str, Any]:
-    """Nothing: cuRAND keeps the states of its generators to itself; see `gaps`."""
+    """Return an empty dictionary: cuRAND does not expose the states of its generators; see `gaps`."""
     return {}
 
 
 def restore_generator_states(states: dict[str, Any]) -> None:
-    """Put nothing back."""
+    """Restore nothing."""
 
 
 def rank() -> tuple[int, int] | None:
-    """Not known to CuPy."""
+    """Return None: CuPy does not know it."""
     return None
 
 
 def devices() -> dict[str, int]:
-    """How many GPUs CuPy sees."""
+    """Number of GPUs that CuPy sees."""
     try:
         found = int(cupy.cuda.runtime.getDeviceCount())
     except cupy.cuda.runtime.CUDARuntimeError:
@@ -94,16 +94,16 @@ def devices() -> dict[str, int]:
 
 
 def state_of(thing: Any) -> tuple[str, Any] | None:
-    """A generator of CuPy's does not expose its state."""
+    """Return None: CuPy's generators do not expose their state."""
     return None
 
 
 def put_back(thing: Any, state: Any) -> None:
-    """Nothing can be put back."""
+    """Restore nothing."""
 
 
 def to_array(thing: Any) -> tuple[np.ndarray[Any, Any], dict[str, Any]] | None:
-    """A copy of an array on the CPU; None if `thing` is none."""
+    """A copy of an array on the CPU; None if `thing` is not one."""
     return (np.array(cupy.asnumpy(thing)), {}) if isinstance(thing, cupy.ndarray) else None
 
 
@@ -111,14 +111,14 @@ def from_array(array: np.ndarray[Any, Any], description: dict[str, Any]) -> Any:
     """The array, on the current device.
 
     Args:
-        array: What `to_array` gave.
-        description: What came with it.
+        array: The array that `to_array` returned.
+        description: The description that it returned.
     """
     return cupy.asarray(array)
 
 
 def gaps() -> list[str]:
-    """What generators have drawn."""
+    """What a saved state lacks: the states of generators."""
     return [
         "CuPy does not expose the state of its generators: seed them again with cupy.random.seed(...), by a number "
         "that depends on the step, both when the program saves and when it resumes; or draw on the CPU"

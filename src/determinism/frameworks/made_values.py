@@ -1,4 +1,4 @@
-"""Values that records made, and which of them nobody has read yet."""
+"""Values that records produced, and which of them have not been read yet."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from determinism.types import Access
 _READ = int(Access.READ)
 
 EXTERNAL = -1
-"""Number of the record of a value that nobody recorded making."""
+"""Record number of a value that no record produced."""
 
 
 class Value(NamedTuple):
-    """What a tensor of the program holds, and who made it."""
+    """The content of a tensor of the program, and its producer."""
 
     record: int
     output: int
@@ -23,42 +23,42 @@ class Value(NamedTuple):
 
 
 class Unread:
-    """The values that the program was given, and that no record read.
+    """The values that the program got and that no record has read.
 
-    NumPy reads the memory of a tensor without any method of it being called, so these may have left the framework.
+    NumPy reads the memory of a tensor without calling any of its methods, so these may have left the framework.
     """
 
     def __init__(self) -> None:
         self._values: dict[tuple[int, int], Value] = {}
 
     def made(self, value: Value) -> None:
-        """The program was given a value."""
+        """Note that the program got a value."""
         if value.record != EXTERNAL:
             self._values[value.record, value.output] = value
 
     def was_read(self, value: Value) -> None:
-        """A record took a value in."""
+        """Note that a record read a value."""
         self._values.pop((value.record, value.output), None)
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of unread values."""
         return len(self._values)
 
     def take(self) -> list[Value]:
-        """What was given since the last time and not read; oldest first."""
+        """Return the unread values, oldest first, and forget them."""
         found = sorted(self._values.values())
         self._values.clear()
         return found
 
     def read(self, values: Sequence[Value], *, paranoid: bool) -> tuple[list[int], list[int | bytes]]:
-        """A record takes values in.
+        """Note the inputs of a record.
 
         Args:
             values: Its inputs.
-            paranoid: Digest those too that a record made.
+            paranoid: Whether to include digests of values that a record produced.
 
         Returns:
-            The edges and the digests of the inputs, as the writer of records takes them.
+            The edges and the digests of the inputs, in the form that the writer takes.
         """
         edges: list[int] = []
         digests: list[int | bytes] = []

@@ -1,4 +1,4 @@
-"""One stream of records with the numbers of the names in it, for frameworks that let nobody see how tensors lie in memory."""
+"""A stream of records and the numbers of its names, for frameworks that do not expose the memory layout of tensors."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _VALUE = form_text(None)
 
 
 class Stream:
-    """A writer, and the names that were given to it."""
+    """A writer, and the numbers of the names written so far."""
 
     def __init__(self, writer: ProcessWriter) -> None:
-        """Take what writes the records."""
+        """Take the writer of the records."""
         self.writer = writer
         self.sites = SiteTable(lambda t: writer.name(Table.FRAME, t), lambda t: writer.name(Table.STACK, t))
         self._numbers: dict[tuple[Table, str], int] = {}
         self._layouts: dict[tuple[str, tuple[int, ...], str], int] = {}
         self._forms: dict[int, str] = {}
-        """By the number of a layout: how the form of a tensor counts in a ledger."""
+        """The form of a tensor in a ledger, by the number of its layout."""
         self.value_layout = self._number(Table.LAYOUT, json.dumps(["value"]))
-        """Stands for a value that is no tensor: a string, or what a resource holds."""
+        """The layout of a value that is not a tensor: a string, or the content of a resource."""
 
     def _number(self, table: Table, text: str) -> int:
         number = self._numbers.get((table, text))
@@ -52,11 +52,11 @@ class Stream:
         return self._number(Table.MODULE, path) if path else -1
 
     def arguments(self, text: str) -> int:
-        """The number of the text of some arguments; -1 if there are none."""
+        """The number of the text of arguments; -1 if there are none."""
         return self._number(Table.ARGUMENTS, text) if text else -1
 
     def layout(self, dtype: str, shape: Sequence[int], device: str) -> int:
-        """The number of a tensor's dtype, shape and device; the strides are those of rows that lie one after the other."""
+        """The number of the layout for a dtype, shape and device; the strides are those of a contiguous tensor."""
         key = (dtype, tuple(shape), device)
         number = self._layouts.get(key)
         if number is None:
@@ -73,23 +73,23 @@ class Stream:
         return self._forms.get(layout, _VALUE)
 
 
-# Writes the ledger of a process of a framework that lets nobody see how tensors lie in memory: what each step had, by group.
+# Writes the ledger of a process for such a framework: the digests of each step, by group.
 
 _GROUPS = {"parameter": "parameters", "optimizer state": "optimizer", "buffer": "buffers"}
 
 
 class NamedLedger:
-    """Collects what a step had, and adds a row when it ends."""
+    """Collects the values of a step, and adds a row when it ends."""
 
     def __init__(self, folder: Path, stream: Stream) -> None:
-        """Make the file.
+        """Create the file.
 
         Args:
-            folder: Of the process.
-            stream: Knows the layouts of values by their numbers.
+            folder: Folder of the process.
+            stream: Has the forms of values by the numbers of their layouts.
 
         Raises:
-            OSError: It cannot be made.
+            OSError: It cannot be created.
         """
         self._writer = LedgerWriter(folder)
         self._stream = stream
@@ -97,11 +97,11 @@ class NamedLedger:
         self._loss: float | None = None
 
     def loss(self, values: Iterable[Value], number: float | None) -> None:
-        """A loss of the step.
+        """Add a loss of the step.
 
         Args:
-            values: What it is.
-            number: The same, where it is one.
+            values: The values of the loss.
+            number: The loss as a number, if it is a single one.
         """
         self._add("loss", values)
         self._loss = number
@@ -111,7 +111,7 @@ class NamedLedger:
 
         Args:
             step: Its number.
-            held: Sort and value of everything that the program holds.
+            held: Kind and value of everything that the program holds.
             generators: Digests of the states of generators.
         """
         for sort, value in held:

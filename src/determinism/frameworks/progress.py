@@ -1,9 +1,9 @@
-"""Where the program is, its step and its phase, and whether it is recorded there: not while the recorder sleeps, not while something of its own runs, and
-not in threads from before recording began.
+"""The program's current step and phase, and whether it is being recorded: not while the recorder is inactive, not while its own code runs, and
+not in threads that started before recording began.
 
-Step k counts from 0. It ends with the step of the optimizer that stepped first in the program, also when a gradient scaler skips that; in a program
-that updates what it trains without an optimizer, before what was updated is used again; in JAX, which has no optimizer that could be watched, before
-the function that trains is called with what it gave before; or at `determinism.step()`, which from then on alone counts.
+Steps count from 0. A step ends with the step of the optimizer that stepped first in the program, even if a gradient scaler skips that; in a program
+that updates its parameters without an optimizer, before updated ones are used again; in JAX, which has no optimizer that could be watched, before
+the training function is called with its previous results; or at `determinism.step()`, which from then on is the only thing that counts.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from determinism.trace.writer import ProcessWriter
 from determinism.types import Phase
 
 UPDATE = "update"
-"""What ends steps where the program updates what it trains without an optimizer."""
+"""What ends steps if the program updates its parameters without an optimizer."""
 _LEAST_SECONDS = 1.0
-"""What steps must have taken together for their time to be told: what else runs on the machine decides how long a few short ones take."""
+"""Minimum total time of steps for reporting their average: the time of a few short ones depends on what else runs on the machine."""
 _PHASES = {int(phase): phase for phase in Phase}
 
 
@@ -30,13 +30,13 @@ class Progress:
     """The current step and phase of a process."""
 
     def __init__(self, step_ended: Callable[[str], None]) -> None:
-        """Take what is to be called, with what counted the step, before the number of the step goes up."""
+        """Take a callback; it is called with what counted the step, before the step number is incremented."""
         self.place = array("q", (0, Phase.INIT, 0, -1))
-        """Step, phase, how many optimizers step within each other, and `updates_from`, for who reads or sets them without asking Python."""
+        """Step, phase, `optimizer_depth` and `updates_from`, for native code that reads or sets them directly."""
         self.may_update_itself = True
-        """Whether the program may update what it trains without an optimizer: none is known, and it has not called `determinism.step()`."""
+        """Whether the program may update its parameters without an optimizer: none is known, and it has not called `determinism.step()`."""
         self.num_ended = 0
-        """How many steps ended; `step` counts also those before the checkpoint that a program was resumed from."""
+        """Number of steps that ended; `step` also counts those before the checkpoint from which a program was resumed."""
         self.optimizer_calls = 0
         self.steps_by: str | None = None
         self._first_optimizer: Callable[[], Any] = lambda: None
@@ -49,7 +49,7 @@ class Progress:
 
     @property
     def step(self) -> int:
-        """Number of the step."""
+        """Number of the current step."""
         return self.place[0]
 
     @step.setter
@@ -58,7 +58,7 @@ class Progress:
 
     @property
     def phase(self) -> Phase:
-        """What the program does outside modules, backwards and optimizers."""
+        """What the program does outside of modules, backwards and optimizers."""
         return _PHASES[self.place[1]]
 
     @phase.setter
@@ -67,17 +67,17 @@ class Progress:
 
     @property
     def optimizer_depth(self) -> int:
-        """How many optimizers step within each other."""
+        """How many nested optimizer steps are running."""
         return self.place[2]
 
     @property
     def updates_from(self) -> int:
-        """Number of the record from which on a write to what is trained is an update by the program itself; -1 if none would be."""
+        """Number of the record from which on a write to a parameter is an update by the program itself; -1 if none is."""
         return self.place[3]
 
     @property
     def step_seconds(self) -> float | None:
-        """How long a step took on average, without the first one; None if there were too few, or too short ones, to tell."""
+        """Average seconds per step, without the first one; None if the steps were too few or too short."""
         if self._first_end is None or not self._num_later:
             return None
         seconds = self._last_end - self._first_end
@@ -85,7 +85,7 @@ class Progress:
 
     @contextmanager
     def in_phase(self, phase: Phase) -> Iterator[None]:
-        """Let another phase hold for a while."""
+        """Set another phase within this context."""
         previous, self.phase = self.phase, phase
         try:
             yield
@@ -93,7 +93,7 @@ class Progress:
             self.phase = previous
 
     def optimizer_begins(self, optimizer: Any) -> None:
-        """An optimizer's `step` was called."""
+        """Note that an optimizer's `step` was called."""
         self.place[2] += 1
         self.optimizer_calls += 1
         self._has_begun_since = True
@@ -101,58 +101,58 @@ class Progress:
         self._take_as_first(optimizer)
 
     def _take_as_first(self, optimizer: Any) -> None:
-        """The first optimizer counts steps; when it is gone (a second training begins), the next one does."""
+        """Make this optimizer count steps, unless an earlier one does that still exists (it is gone when a second training begins)."""
         if self._first_optimizer() is None:
             self._first_optimizer = weakref.ref(optimizer)
 
     def optimizer_ends(self, optimizer: Any) -> None:
-        """An optimizer's `step` returned."""
+        """Note that an optimizer's `step` returned."""
         self.place[2] = max(0, self.place[2] - 1)
         self.phase = Phase.OTHER
         if self._first_optimizer() is optimizer and self.steps_by != "determinism.step":
             self._advance("optimizer")
 
     def optimizer_skipped(self, optimizer: Any) -> None:
-        """A gradient scaler left out the `step` of an optimizer."""
+        """Note that a gradient scaler skipped the `step` of an optimizer."""
         self.optimizer_found()
         self._take_as_first(optimizer)
         if self._first_optimizer() is optimizer and self.steps_by != "determinism.step":
             self._advance("optimizer")
 
     def trains_again(self, counted_by: str) -> None:
-        """The function that trains is about to be called with what it gave before."""
+        """Note that the training function is about to be called with its previous results."""
         if self.steps_by != "determinism.step":
             self._advance(counted_by)
 
     def optimizer_found(self) -> None:
-        """The program has an optimizer, so nothing else is an update."""
+        """Note that the program has an optimizer, so nothing else is an update."""
         self.may_update_itself = False
         self.place[3] = -1
 
     def backward_begins(self, num_records: int) -> None:
-        """A backward within no other begins.
+        """Note that an outermost backward begins.
 
         Args:
-            num_records: How many records there are.
+            num_records: Number of records so far.
         """
         if self.may_update_itself and self.place[3] < 0:
             self.place[3] = num_records
 
     def updated(self) -> None:
-        """What the program has updated itself since a backward is about to be used."""
+        """Note that a parameter that the program itself updated after a backward is about to be used."""
         if self.may_update_itself:
             self._advance(UPDATE)
 
     def process_ends(self) -> None:
-        """The program makes no further step: its own last update is used no more."""
+        """End the last step of a program that updates its parameters itself: no later use ends it."""
         if self.steps_by == UPDATE and self.place[3] >= 0:
             self._advance(UPDATE)
 
     def explicit(self) -> None:
-        """`determinism.step()` was called."""
+        """Note that `determinism.step()` was called."""
         self.optimizer_found()
         if self.steps_by == "optimizer" and (self.num_ended == 1 or not self._has_begun_since):
-            # The same boundary as the optimizer step just before; from here on only explicit ones count.
+            # The same boundary as the optimizer step just before; from now on only explicit ones count.
             self.steps_by = "determinism.step"
             return
         self._advance("determinism.step")
@@ -177,18 +177,18 @@ class Progress:
 
 
 class ThreadProgress(Progress):
-    """Where a thread other than the main one is: in the step of its process, until it ends steps of its own."""
+    """The progress of a thread other than the main one: in the step of its process, until it ends steps of its own."""
 
     def __init__(self, process: Progress, step_ended: Callable[[str], None]) -> None:
-        """Take where the main thread is, and what is to be called at the end of a step of this thread."""
+        """Take the main thread's progress, and a callback for the end of this thread's steps."""
         super().__init__(step_ended)
         self.process = process
-        """Where the main thread is."""
+        """Progress of the main thread."""
         self.place[0] = -1
 
     @property
     def step(self) -> int:
-        """Number of the step."""
+        """Number of the current step."""
         own = self.place[0]
         return self.process.step if own < 0 else own
 
@@ -205,7 +205,7 @@ class ThreadProgress(Progress):
 
 
 class RecordingGuard:
-    """Whether what happens now belongs to the program and is to be recorded."""
+    """Decides whether what happens now belongs to the program and should be recorded."""
 
     writer: ProcessWriter
 
@@ -213,12 +213,12 @@ class RecordingGuard:
         super().__init__()
         self.is_active = False
         self.on_first_op: Callable[[Any], None] | None = None
-        """Called with the recorder when the first thing happens that is to be recorded; it begins."""
+        """Called with the recorder at the first event to record; begins the recording."""
         self._is_busy = False
-        """Something of ours runs outside an op; its ops are not the program's."""
+        """Whether our own code runs, whose ops are not the program's."""
 
     def is_ready(self) -> bool:
-        """Whether what happens now is to be recorded; one that sleeps wakes up."""
+        """Whether what happens now should be recorded; begins the recording if it has not begun."""
         if self._is_busy or self.is_active:
             return not self._is_busy
         if self.on_first_op is not None:
@@ -230,12 +230,12 @@ class RecordingGuard:
         return self.is_active
 
     def failed(self, what: str, error: Exception) -> None:
-        """A failure of ours never reaches the program: it becomes a blind spot."""
+        """Turn an internal failure into a blind spot, so that it never reaches the program."""
         self.writer.blind_spot("handler-failed", what, f"{type(error).__name__}: {error}"[:300])
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Let ops run that are not the program's."""
+        """Ignore ops within this context: they are not the program's."""
         previous, self._is_busy = self._is_busy, True
         try:
             yield
@@ -243,7 +243,7 @@ class RecordingGuard:
             self._is_busy = previous
 
     def run_unrecorded(self, action: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-        """Do something of ours outside an op: its own ops are not recorded, its failure becomes a blind spot."""
+        """Run our own code: its ops are not recorded, and its failure becomes a blind spot."""
         if not self.is_ready():
             return None
         self._is_busy = True
@@ -258,13 +258,13 @@ class RecordingGuard:
 
 _MOST_NAMED = 8
 _KERNEL_PACKAGES = frozenset({"ipykernel", "IPython", "zmq", "jupyter_client", "tornado", "debugpy", "_pydevd_bundle"})
-"""What a notebook's kernel, and the debugger in it, run in threads."""
+"""Packages of a notebook's kernel and its debugger, which run threads of their own."""
 _RUNS_CELLS = frozenset({"SubshellThread"})
-"""Threads of the kernel in which code of the user runs, from ipykernel 7 on."""
+"""Classes of kernel threads that run the user's code, from ipykernel 7 on."""
 
 
 def program_threads(recorded: Container[int | None]) -> list[str]:
-    """Name the running threads of the program that are not recorded; those that serve a notebook are none of its.
+    """Names of the program's running threads that are not recorded; threads that serve a notebook are not the program's.
 
     Args:
         recorded: Identifiers of the threads that are recorded.
@@ -277,18 +277,18 @@ def program_threads(recorded: Container[int | None]) -> list[str]:
 def _serves_notebook(thread: threading.Thread) -> bool:
     if type(thread).__name__ in _RUNS_CELLS:
         return False
-    # What a thread runs is forgotten when it ends.
+    # A thread that has ended no longer has its target.
     target = getattr(thread, "_target", None)
     modules = (type(thread).__module__, str(getattr(target, "__module__", "")))
     return any(module.partition(".")[0] in _KERNEL_PACKAGES for module in modules)
 
 
 def note_earlier_threads(writer: ProcessWriter, names: Sequence[str]) -> None:
-    """Tell of them as one blind spot: what is true of one is of all.
+    """Report threads that began before recording as one blind spot.
 
     Args:
-        writer: Of this process.
-        names: Those of the threads.
+        writer: Writer of this process.
+        names: Names of the threads.
     """
     if not names:
         return
@@ -300,17 +300,17 @@ def note_earlier_threads(writer: ProcessWriter, names: Sequence[str]) -> None:
 
 
 class UnrecordedThreads:
-    """Notes each of them once, as a blind spot."""
+    """Notes each unrecorded thread that uses the framework once, as a blind spot."""
 
     def __init__(
         self, reason: str, writer: Callable[[], ProcessWriter | None], note_racy: Callable[[str], None]
     ) -> None:
-        """Nothing is noted yet.
+        """Begin with no threads.
 
         Args:
             reason: Why they are not recorded.
-            writer: Gives what keeps blind spots; None while nothing is recorded.
-            note_racy: Told that threads take part.
+            writer: Returns the writer, which keeps blind spots; None while nothing is recorded.
+            note_racy: Called with "threads" when a thread takes part.
         """
         self._reason = reason
         self._writer = writer
@@ -318,7 +318,7 @@ class UnrecordedThreads:
         self._noted: set[int] = set()
 
     def used(self) -> None:
-        """This thread, which is not the recorded one, uses the framework."""
+        """Note that this thread, which is not the recorded one, uses the framework."""
         ident = threading.get_ident()
         writer = None if ident in self._noted else self._writer()
         if writer is None:
@@ -326,7 +326,7 @@ class UnrecordedThreads:
         self._noted.add(ident)
         thread = threading._active.get(ident)  # type: ignore[attr-defined]
         if thread is None or isinstance(thread, threading._DummyThread):
-            # A thread of the framework runs the program's function within something whose result is recorded.
+            # A thread of the framework runs the program's function as part of an op whose result is recorded.
             return
         writer.blind_spot("thread", thread.name, self._reason)
         self._note_racy("threads")

@@ -1,4 +1,4 @@
-"""Which frameworks there are adapters for, which modules they are, and what these answer. Imports none of them.
+"""The supported frameworks, and for each purpose the name and interface of their modules.
 
 Every Python process of a recorded program loads this at its start, so it imports nothing at all.
 """
@@ -10,36 +10,36 @@ RECORDERS = {
     "tensorflow": "determinism.frameworks.tensorflow.session",
     "jax": "determinism.frameworks.jax.session",
 }
-"""Per framework the module with `Session(folders, spec)`, a recording; see `frameworks/session.py`."""
+"""For each framework, the module with `Session(folders, spec)`, a recording; see `frameworks/session.py`."""
 
 ROW_RECORDERS = ("torch", "jax")
-"""Frameworks whose recorder can look at the rows of batches."""
+"""Frameworks whose recorder can examine the rows of batches."""
 
 ENABLERS = {
     "torch": "determinism.frameworks.torch.settings",
     "tensorflow": "determinism.frameworks.tensorflow.enable",
     "jax": "determinism.frameworks.jax.enable",
 }
-"""Per framework the module with `CONTROLS`, the settings that can be read and written, and `has_begun(moment)`."""
+"""For each framework, the module with `CONTROLS`, the settings that can be read and written, and `has_begun(moment)`."""
 
 PATCHERS = {
     "torch": "determinism.frameworks.torch.patches.catalogue",
     "tensorflow": "determinism.frameworks.tensorflow.patches",
 }
-"""Per framework the module with `apply()`, which replaces ops and returns `ReplacedOps`."""
+"""For each framework, the module with `apply()`, which replaces ops and returns `ReplacedOps`."""
 
 OP_AUDITS = {
     "torch": "determinism.audit.torch",
     "tensorflow": "determinism.audit.tensorflow",
     "jax": "determinism.audit.jax",
 }
-"""Per framework the module that measures its ops: reads a request on standard input, and writes a line per case."""
+"""For each framework, the module that measures its ops: reads a request on standard input, and writes a line per case."""
 
 NO_DETERMINISTIC_MODE = {("jax", "cpu")}
-"""Frameworks and devices for which there is no deterministic mode: their ops are measured without one."""
+"""Frameworks and devices without a deterministic mode: their ops are measured without one."""
 
 EPOCH_CALLBACKS = {"keras": "determinism.frameworks.tensorflow.keras_callback"}
-"""Per library the module with `ReseedEachEpoch`."""
+"""For each library, the module with `ReseedEachEpoch`."""
 
 STATES = {
     "torch": "determinism.frameworks.torch.enable",
@@ -47,20 +47,20 @@ STATES = {
     "jax": "determinism.frameworks.jax.enable",
     "cupy": "determinism.frameworks.cupy",
 }
-"""Per framework the module that knows its state.
+"""For each framework, the module that handles its state.
 
-Each seeds generators (`seed(streams)`, `capture()`, `reseeder(thing, name)`) and gives tensors and generator states the forms that a saved state has.
+Each seeds generators (`seed(streams)`, `capture()`, `reseeder(thing, name)`) and converts tensors and generator states for saved states.
 PyTorch's also has `seed_worker(streams, worker)` and `EpochSampler`.
 """
 
 SNAPSHOTS = ("torch", "tensorflow", "jax")
-"""Frameworks whose module of `STATES` copies values and generators so that a function can be called again from the same state."""
+"""Frameworks whose module in `STATES` copies values and generators, so that a function can be called again from the same state."""
 
 FACTORS = {
     "torch": "determinism.frameworks.torch.enable",
     "tensorflow": "determinism.frameworks.tensorflow.enable",
 }
-"""Per framework the module with `start(request)`, which fixes factors of an experiment or perturbs them."""
+"""For each framework, the module with `start(request)`, which fixes factors of an experiment or perturbs them."""
 
 
 _HELPER_MODULES = ("torch.distributed.run", "torch.distributed.launch")

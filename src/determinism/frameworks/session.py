@@ -1,4 +1,4 @@
-"""What the recordings of all frameworks have in common: an adapter's `Session` adds how its framework is seen."""
+"""The common part of all frameworks' recordings: an adapter's `Session` adds how its framework is observed."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
 
 
 class AdapterSession:
-    """One recording of this process, from its making to `close`.
+    """One recording of this process, from its creation to `close`.
 
-    An adapter says what its framework is called, opens the trace with `_open`, and fills in `_record_state` and `_tensors_in`.
+    An adapter names its framework, opens the trace with `_open`, and implements `_record_state` and `_tensors_in`.
     """
 
     framework: str
-    """As `process.json` names it."""
+    """The framework's name in `process.json`."""
     recorder: Any
-    """That of the main thread."""
+    """The recorder of the main thread."""
     writer: ProcessWriter
-    """Of this process; there is one once the recording has begun."""
+    """The writer of this process; exists once the recording has begun."""
     tensors = "tensors"
-    """What the framework calls them."""
+    """The framework's word for tensors."""
     _used_after_fork: str
-    """Why nothing is recorded of what a forked child does with the framework."""
+    """Message that a forked child used the framework unrecorded."""
     _show_own_frames: Callable[[], None]
 
     def __init__(self, folders: ProcessFolders, spec: RunSpec) -> None:
-        """Nothing is recorded yet.
+        """Prepare; nothing is recorded yet.
 
         Args:
-            folders: Make the place in the trace for this process.
+            folders: Creates the folder of this process in the trace.
             spec: What to record.
         """
         self.level = Level(spec.level)
@@ -58,20 +58,20 @@ class AdapterSession:
         self._earlier_threads: list[str] = []
         self._outermost: FrameType | None = None
         self._undo: list[Callable[[], None]] = []
-        """What takes off everything that was wrapped; empty once the recording has ended."""
+        """Functions that remove all wrappers; empty once the recording has ended."""
         self.on_early_end: Callable[[], None] = lambda: None
-        """Called when the program is ended after the steps that were asked for, or once a record was looked at."""
+        """Called when the program is ended after the requested steps, or once a record was examined."""
         self.ends_program = True
-        """Whether the program ends with the recording, after as many steps as were asked for; if not, it goes on unrecorded."""
+        """Whether the program ends with the recording, after the requested steps; if not, it continues unrecorded."""
 
     @property
     def has_begun(self) -> bool:
-        """Whether this process has a trace of what it does with the framework; some wait until it is used."""
+        """Whether this process has a trace of its use of the framework; some adapters create it at first use."""
         return True
 
     @property
     def num_records(self) -> int:
-        """How many records this process has made."""
+        """Number of records that this process has made."""
         return self.writer.num_records if self.recorder.is_active else 0
 
     @property
@@ -82,7 +82,7 @@ class AdapterSession:
     # Filled in by adapters.
 
     def _record_state(self, op: str) -> None:
-        """Record what is held at the end of a step, or of the program.
+        """Record the program's state at the end of a step, or of the program.
 
         Args:
             op: Name of the record.
@@ -94,17 +94,17 @@ class AdapterSession:
         raise NotImplementedError
 
     def _has_optimizer(self) -> bool:
-        """Whether the program has an optimizer, whose steps will count as soon as it makes one."""
+        """Whether the program has an optimizer, whose steps will count once it steps."""
         return False
 
     # The trace.
 
     def describe(self, stream: str, environ: dict[str, Any], set_to: dict[str, Any]) -> dict[str, Any]:
-        """What `process.json` says from the start.
+        """The facts in `process.json` from the start.
 
         Args:
-            stream: What records it: `process`, `threads`, `worker`, `pool`.
-            environ: What the process runs in.
+            stream: Kind of stream: `process`, `threads`, `worker`, `pool`.
+            environ: Facts about the environment of the process.
             set_to: Values of the framework's settings.
         """
         return {
@@ -119,7 +119,7 @@ class AdapterSession:
         }
 
     def _open(self, libraries: dict[str, Any], set_to: dict[str, Any]) -> None:
-        """Open the trace of a process that has only one stream.
+        """Open the trace of this process.
 
         Raises:
             OSError: It cannot be written.
@@ -133,7 +133,7 @@ class AdapterSession:
             keeps_newest=self._spec.keeps_newest,
         )
         if self._spec.window is not None:
-            # What is not asked for is recorded, too: the runs can be compared all the same.
+            # More than requested is recorded; the runs can still be compared.
             self.writer.blind_spot(
                 "window",
                 "--from-step",
@@ -143,40 +143,40 @@ class AdapterSession:
             self.writer.blind_spot("values", f"values of {self.tensors}", "they are kept only for PyTorch tensors")
 
     def _capture(self, as_array: Callable[[Any], Any], digest: Callable[[Any], bytes]) -> Capture | None:
-        """What looks closely at a record of this process; None if none is asked for.
+        """The object that examines a record of this process; None if no record of it is requested.
 
         Args:
-            as_array: Gives a tensor as a NumPy array.
-            digest: Gives the digest of such an array.
+            as_array: Converts a tensor to a NumPy array.
+            digest: Returns the digest of such an array.
         """
         request = self._spec.capture
         if request is None or request["process"] != self.writer.folder.name:
             return None
-        # Runs that look at no record need not load what compares values.
+        # Only runs that examine a record need this module.
         from determinism.frameworks.array_capture import Capture
 
         return Capture(request, self.writer.folder, self._captured, as_array=as_array, digest=digest)
 
     def _captured(self, reason: str) -> None:
-        """A record was looked at: the program ends, unless it would leave something behind."""
+        """End the program after a record was examined, if the request says so."""
         if self._spec.capture is not None and self._spec.capture["ends"]:
             self.finish_program(reason)
 
     def note_racy(self, what: str) -> None:
-        """The program does something whose order may vary, so that two equal runs say less."""
+        """Note that the program does something whose order may vary, so that two equal runs prove less."""
         if what not in self._racy:
             self._racy.append(what)
             self.writer.describe(racy=self._racy)
 
     def begin_at(self, frame: FrameType) -> None:
-        """Stacks end with the frame that the recording was begun in, and that frame does not tell records apart."""
+        """End stacks at the frame in which the recording was begun; that frame's line does not distinguish records."""
         self._outermost = frame
         if self.has_begun:
             self.recorder.stream.sites.outermost = frame
             self.writer.describe(begun_in=[os.path.abspath(frame.f_code.co_filename), frame.f_code.co_qualname])
 
     def note_earlier_threads(self) -> None:
-        """Threads that the program started before it imported the framework are not recorded."""
+        """Report the threads that the program started before it imported the framework: they are not recorded."""
         self._earlier_threads = self._find_earlier_threads()
         if self.recorder.is_active:
             note_earlier_threads(self.writer, self._earlier_threads)
@@ -187,13 +187,13 @@ class AdapterSession:
     # Steps.
 
     def step(self) -> None:
-        """`determinism.step()`: a step ends here."""
+        """End a step, for `determinism.step()`."""
         if self.has_begun and self.recorder.is_own():
             self.recorder.run_unrecorded(self.recorder.progress.explicit)
             self._end_if_asked()
 
     def _batch_arrived(self) -> None:
-        """The program has got a batch of data; where no optimizer counts steps, batches do."""
+        """Note that the program got a batch of data; if no optimizer counts steps, batches do."""
         self._num_batches += 1
         progress = self.recorder.progress
         if progress.phase in (Phase.INIT, Phase.DATA):
@@ -216,7 +216,7 @@ class AdapterSession:
     # What a checked function returned.
 
     def returned(self, value: Any) -> None:
-        """A checked function returned: its tensors leave the framework."""
+        """Record that a checked function returned: its tensors leave the framework."""
         tensors = self._tensors_in(value)
         if tensors and self.has_begun:
             self.recorder.run_unrecorded(self._record_returned, tensors)
@@ -229,7 +229,7 @@ class AdapterSession:
     # The end.
 
     def forked(self) -> None:
-        """This is a forked child: the files belong to the parent, and the framework does not work here."""
+        """Stop recording in a forked child: the files belong to the parent, and the framework does not work here."""
         if self._undo:
             self.recorder.is_active = False
             self.recorder.on_first_op = self._used_in_child
@@ -239,14 +239,14 @@ class AdapterSession:
         self._folders.failed(self._used_after_fork)
 
     def finish_program(self, reason: str) -> None:
-        """End the trace, and the program with it unless it is to go on."""
+        """End the trace, and the program with it unless it should continue."""
         self.writer.describe(finished=reason)
         if not self.ends_program:
-            # Its frames are hidden until the block is left.
+            # Our frames stay hidden until `leave`, at the end of the recorded block.
             self.close()
             return
         if threading.current_thread() is threading.main_thread():
-            # In another thread, what is on this thread's stacks is not to be undone here; what was recorded is on the disk.
+            # Other threads must not undo what the main thread's stack still uses; the records are on the disk anyway.
             self.close()
         self.on_early_end()
         sys.stdout.flush()
@@ -270,7 +270,7 @@ class AdapterSession:
         self._undo.clear()
 
     def _stop_recorder(self) -> None:
-        """Let the recorder begin no more."""
+        """Keep the recorder from beginning again."""
         self.recorder.on_first_op = None
 
     def _finish_trace(self) -> None:
@@ -283,7 +283,7 @@ class AdapterSession:
         self.writer.close()
 
     def _ending(self) -> dict[str, Any]:
-        """What `process.json` says at the end."""
+        """The facts added to `process.json` at the end."""
         progress = self.recorder.progress
         recorded = progress.step - max(self._spec.first_step, self._spec.window or 0)
         return {
@@ -302,26 +302,26 @@ class AdapterSession:
 
 def ends_interrupted() -> bool:
     """Whether Python is ending because of a `KeyboardInterrupt` that the program did not catch."""
-    # `last_exc` came with Python 3.12.
+    # `last_exc` is new in Python 3.12.
     newest = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     return isinstance(newest, KeyboardInterrupt)
 
 
 _PATIENCE_SECONDS = 10.0
-"""How long a process may go on working that the program would have ended itself."""
+"""How long a process may keep working that the program itself would have ended."""
 
 
 def _end_children() -> None:
-    """End what `multiprocessing` started: daemonic processes at once, as it does itself, and others when they only wait."""
+    """End processes that `multiprocessing` started: daemonic ones at once, as it does itself, others once they are idle."""
     processes = sys.modules.get("multiprocessing.process")
     if processes is None:
         return
     from determinism.factors.turns import wait_until_idle
 
-    # A process that was made by `os.fork` knows those of its parent.
+    # A process made by `os.fork` inherits the list of its parent's children.
     own = [child for child in processes.active_children() if child._parent_pid == os.getpid()]
     for child in sorted(own, key=lambda one: not one.daemon):
         if not child.daemon:
-            # It may be writing what the program is to keep.
+            # It may still be writing files that the program needs.
             wait_until_idle(child, _PATIENCE_SECONDS)
         child.terminate()

@@ -1,4 +1,4 @@
-"""Puts a wrapper in the place of a function, takes it off again, and leaves the frames of recorders out of every traceback."""
+"""Wraps functions, removes the wrappers again, and hides the frames of recorders in every traceback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Undo = Callable[[], None]
 
 
 class Replaced:
-    """A wrapper in the place of a function; calling it takes the wrapper off."""
+    """A wrapper in place of a function; calling this object removes the wrapper."""
 
     def __init__(self, owner: Any, name: str, wrapper: Any) -> None:
         self._owner = owner
@@ -24,11 +24,11 @@ class Replaced:
         setattr(owner, name, wrapper)
 
     def __call__(self) -> None:
-        """Take the wrapper off, unless somebody has put another one over it since."""
+        """Remove the wrapper, unless other code has wrapped or replaced it since."""
         self.take_off()
 
     def take_off(self) -> bool:
-        """See `__call__`; whether it was taken off."""
+        """Remove the wrapper as `__call__` does; return whether it was removed."""
         if vars(self._owner).get(self._name) is not self._wrapper:
             return False
         if self._own is None:
@@ -38,7 +38,7 @@ class Replaced:
         return True
 
     def put_back(self) -> None:
-        """Put a wrapper that was taken off in its place again, unless somebody has put another one there since."""
+        """Reinstall a removed wrapper, unless other code has replaced the function since."""
         if vars(self._owner).get(self._name) is self._own:
             setattr(self._owner, self._name, self._wrapper)
 
@@ -49,10 +49,10 @@ def wrap(owner: Any, name: str, around: Callable[..., Any]) -> Undo:
     Args:
         owner: The module or class that has it.
         name: Its name there.
-        around: Called in its place, with the original first.
+        around: Called in its place, with the original as its first argument.
 
     Returns:
-        What takes the wrapper off, unless somebody has put another one over it since.
+        A function that removes the wrapper, unless other code has wrapped or replaced it since.
     """
 
     def wrapper_of(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,12 +65,12 @@ def wrap(owner: Any, name: str, around: Callable[..., Any]) -> Undo:
 
 
 def replace(owner: Any, name: str, wrapper_of: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Replaced:
-    """Replace a function or method, where a call more would cost too much.
+    """Replace a function or method without the extra call that `wrap` adds.
 
     Args:
         owner: See `wrap`.
         name: See `wrap`.
-        wrapper_of: Makes of the original what is called in its place.
+        wrapper_of: Gets the original and returns its replacement.
 
     Returns:
         See `wrap`.
@@ -86,16 +86,16 @@ _OWN = tuple(
         "sites", "source_files", "trace.",
     )
 )  # fmt: skip
-"""Modules whose names begin so run between the program and what it calls."""
+"""Prefixes of modules that run between the program and the functions that it calls."""
 
 
 def hide_own_frames() -> Callable[[], None]:
-    """Leave our frames out of what the interpreter, its threads and the module `traceback` show.
+    """Hide our frames in tracebacks of the interpreter, its threads and the module `traceback`.
 
-    pytest goes by a mark in a frame's module, and gets that.
+    Our modules also get the mark that pytest looks for.
 
     Returns:
-        What ends it, as far as nobody else has replaced the same since.
+        A function that undoes it, except for hooks that other code has replaced since.
     """
     for name, module in list(sys.modules.items()):
         if name.startswith(_OWN):
@@ -130,18 +130,18 @@ def without_own_frames(shown: TracebackType | None) -> TracebackType | None:
         return shown
     made: TracebackType | None = None
     for place in reversed(kept):
-        # None where an instruction has no line, as some of a class body; it is made with -1 then.
+        # `tb_lineno` is None if an instruction has no line, as some in class bodies; the constructor takes -1 for that.
         made = TracebackType(made, place.tb_frame, place.tb_lasti, -1 if place.tb_lineno is None else place.tb_lineno)
     return made
 
 
 def leave_out_own_frames(error: BaseException) -> None:
-    """Take the frames of recorders out of the tracebacks that an exception and its causes hold."""
+    """Remove the frames of recorders from the tracebacks of an exception and its causes."""
     _clean(error, set())
 
 
 def _clean(error: BaseException | None, seen: set[int]) -> None:
-    # The interpreter shows what the exceptions hold, not what it hands to the hook.
+    # The interpreter shows the tracebacks of the exceptions, not the one that it passes to the hook.
     if error is None or id(error) in seen:
         return
     seen.add(id(error))

@@ -1,4 +1,4 @@
-"""Records as batches of Arrow, whose types are defined here, and as NumPy columns, which comparing works on; and the tables of the names in
+"""Records as Arrow batches, whose types are defined here, and as NumPy columns, which comparing works on; and the tables of the names in
 them: ops, modules, frames, stacks, arguments, layouts.
 """
 
@@ -34,10 +34,10 @@ from determinism.trace.schema import (
     Table,
 )
 
-# Batches of Arrow, as files have them.
+# Arrow batches, as stored in files.
 
 CELL_TYPES = {"i": pa.int32(), "b": pa.int8(), "digest": pa.binary(16)}
-"""Per code of a column the type of its cells."""
+"""The type of a column's cells, by the column's code."""
 
 
 def child_type(columns: tuple[Column, ...]) -> pa.StructType:
@@ -70,7 +70,7 @@ WRITE_OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
 def batch_from_names(rows: Sequence[tuple[int, int, str]]) -> pa.RecordBatch:
     """Make a batch of names: table, number, text.
 
-    The arrays are made from bytes: where pandas is installed, `pyarrow.array` would import it into the program.
+    The arrays are made from bytes: if pandas is installed, `pyarrow.array` would import it into the program.
     """
     texts = [text.encode() for _, _, text in rows]
     ends = array("i", itertools.accumulate(map(len, texts), initial=0))
@@ -83,11 +83,11 @@ def batch_from_names(rows: Sequence[tuple[int, int, str]]) -> pa.RecordBatch:
 
 
 def readable_parts(batch: pa.RecordBatch, most: int = MOST_BATCH_BYTES // 2) -> Iterator[pa.RecordBatch]:
-    """A batch in parts of which a reader takes each; one row is never parted.
+    """Split a batch into parts small enough for a reader; a single row is never split.
 
     Args:
-        batch: Of records or names.
-        most: How many bytes a part may take.
+        batch: A batch of records or names.
+        most: Maximum number of bytes per part.
     """
     if batch.nbytes <= most or batch.num_rows < 2:
         yield batch
@@ -98,20 +98,20 @@ def readable_parts(batch: pa.RecordBatch, most: int = MOST_BATCH_BYTES // 2) -> 
 
 
 def written_bytes(batch: pa.RecordBatch) -> int:
-    """How many bytes a batch takes in a stream of its own."""
+    """Size in bytes of a stream with only this batch."""
     sink = pa.MockOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=WRITE_OPTIONS) as stream:
         stream.write_batch(batch)
     return int(sink.size())
 
 
-# Columns of NumPy, as comparing reads them.
+# NumPy columns, as comparing reads them.
 
 Array = np.ndarray[Any, Any]
 
 
 class Children(NamedTuple):
-    """The list entries of all records of a chunk, one column each, and where each record's entries lie."""
+    """The list entries of all records of a chunk as columns, and where each record's entries are."""
 
     starts: Array
     """int64, one more than there are records: entries of record r are `starts[r]:starts[r + 1]`."""
@@ -123,7 +123,7 @@ class Children(NamedTuple):
         return range(int(self.starts[row]), int(self.starts[row + 1]))
 
     def part(self, row: int) -> slice:
-        """The entries of a record, as a part of a column."""
+        """The entries of a record, as a slice of a column."""
         return slice(int(self.starts[row]), int(self.starts[row + 1]))
 
     def digests_of(self, row: int) -> list[bytes]:
@@ -131,22 +131,22 @@ class Children(NamedTuple):
         return [digest.tobytes() for digest in self.columns["digest"][self.part(row)]]
 
     def spread(self, cells: Array) -> Array:
-        """A cell per record as one per entry: that of the record that the entry belongs to."""
+        """Repeat a cell per record for each entry of that record."""
         return np.repeat(cells, self.counts)
 
     @property
     def counts(self) -> Array:
-        """How many entries each record has."""
+        """The number of entries of each record."""
         return np.diff(self.starts)
 
     @property
     def owners(self) -> Array:
-        """Per entry the position of its record."""
+        """The position of each entry's record."""
         return self.spread(np.arange(len(self.starts) - 1))
 
     @property
     def places(self) -> Array:
-        """Per entry its place in the list of its record, from 0."""
+        """The index of each entry in the list of its record, from 0."""
         return np.arange(int(self.starts[-1])) - self.spread(self.starts[:-1])
 
 
@@ -160,7 +160,7 @@ class Chunk:
     columns: dict[str, Array]
     children: dict[str, Children]
     picked: Array | None = None
-    """The number of each record, where they are not consecutive."""
+    """The number of each record, if they are not consecutive."""
 
     @property
     def numbers(self) -> Array:
@@ -175,7 +175,7 @@ class Chunk:
 def _cells(array: pa.Array, code: str) -> Array:
     if code == "digest":
         data, end = array.buffers()[1], 2 * (array.offset + len(array))
-        # A buffer may be longer than what lies in it.
+        # A buffer may be longer than its content.
         flat = np.frombuffer(data, dtype=np.uint64, count=end) if data is not None and end else np.zeros(0, np.uint64)
         return flat[2 * array.offset :].reshape(-1, 2)
     return np.asarray(array)
@@ -240,22 +240,22 @@ def pick(chunk: Chunk, rows: Array) -> Chunk:
 
 
 class RecordReader:
-    """Gives consecutive records in portions that the caller chooses."""
+    """Reads consecutive records in portions that the caller chooses."""
 
     def __init__(self, chunks: Iterator[Chunk]) -> None:
         self._chunks = chunks
         self._held: Chunk | None = None
         self._passed = 0
-        """So many records of what is held lie behind."""
+        """How many of the held records have been passed."""
 
     def at_hand(self) -> Chunk | None:
-        """The next records that lie together, without moving on; None at the end. They are views, nothing is copied."""
+        """The next records that are already in one chunk, as views, without advancing; None at the end."""
         if self._held is None:
             self._held, self._passed = next(self._chunks, None), 0
         return None if self._held is None else cut(self._held, self._passed, self._held.rows)
 
     def peek(self, rows: int) -> Chunk | None:
-        """Up to `rows` next records, without moving on; None at the end."""
+        """The next records, at most `rows`, without advancing; None at the end."""
         if self._held is None or self._held.rows - self._passed < rows:
             self._join(rows)
         if self._held is None:
@@ -263,7 +263,7 @@ class RecordReader:
         return cut(self._held, self._passed, min(self._passed + rows, self._held.rows))
 
     def _join(self, rows: int) -> None:
-        """Hold at least so many records together, if there are as many."""
+        """Join chunks until at least this many records are held, or none are left."""
         chunk = self.at_hand()
         if chunk is None:
             return
@@ -275,7 +275,7 @@ class RecordReader:
             self._held, self._passed = join(parts), 0
 
     def advance(self, rows: int) -> None:
-        """Move on by `rows` records that `at_hand` or `peek` gave."""
+        """Advance by `rows` records that `at_hand` or `peek` returned."""
         self._passed += rows
         if self._held is not None and self._passed >= self._held.rows:
             self._held = None
@@ -285,7 +285,7 @@ class RecordReader:
 
 
 def is_whole(batch: pa.RecordBatch) -> bool:
-    """Whether the buffers of a batch have the sizes that its lengths ask for, and nothing is missing in them."""
+    """Whether the buffers of a batch have the sizes that its lengths require, and no value is null."""
     try:
         batch.validate(full=True)
     except pa.ArrowException:
@@ -304,10 +304,10 @@ class _Decoded(NamedTuple):
 
 
 class Decoder:
-    """Decodes messages; one that equals the last one in every byte gives the same chunk again.
+    """Decodes messages; returns the same chunk again for a message that equals the last one in every byte.
 
-    Two runs that did the same write the same bytes, as long as their batches end at the same records. Where one decoder
-    serves both, that is half of the work, and who gets the same chunk twice need not compare what it holds.
+    Two runs that did the same write the same bytes, as long as their batches end at the same records. If one decoder
+    serves both, the work is halved, and a caller that gets the same chunk twice need not compare its content.
     """
 
     def __init__(self) -> None:
@@ -348,15 +348,15 @@ class Names:
         """Sort them by table.
 
         Args:
-            folder: Of the process, which messages name.
+            folder: Folder of the process, for messages.
             rows: Table, number, text, in the order in which they were written.
-            version: Of the format that they were written in.
+            version: Version of the format in which they were written.
         """
         self.folder = folder
         self._version = version
         self._texts: dict[Table, list[str]] = {table: [] for table in Table}
         for table, number, text in rows:
-            # What is damaged is left out; records that need it are not read either.
+            # Damaged rows are left out; records that need them are not read either.
             if isinstance(table, int) and table in _TABLES and isinstance(text, str):
                 texts = self._texts[Table(table)]
                 if number == len(texts):
@@ -415,14 +415,14 @@ class Names:
 
     @cached_property
     def stack_frames(self) -> list[tuple[int, ...]]:
-        """Per stack the numbers of its frames, innermost first.
+        """The numbers of each stack's frames, innermost first.
 
         Raises:
             TraceError: The trace is damaged.
         """
         stacks = [self._parsed(_parse_stack, text) for text in self._texts[Table.STACK]]
         if any(not 0 <= number < len(self.frames) for stack in stacks for number in stack):
-            raise _damaged(self.folder, "a stack names a frame that is not there")
+            raise _damaged(self.folder, "a stack names a frame that does not exist")
         return stacks
 
     def stack(self, number: int) -> tuple[Frame, ...]:
@@ -432,7 +432,7 @@ class Names:
         return tuple(self.frames[frame] for frame in self.stack_frames[number])
 
     def frame(self, text: str) -> Frame:
-        """A frame that stands elsewhere in the trace, as JSON.
+        """Parse a frame that is stored outside of these tables, as JSON.
 
         Raises:
             TraceError: The trace is damaged.
@@ -440,7 +440,7 @@ class Names:
         return self._parsed(_parse_frame, text)
 
     def layout(self, number: int) -> Layout | None:
-        """One layout; None for `NONE` and for values that are no tensors.
+        """One layout; None for `NONE` and for values that are not tensors.
 
         Raises:
             TraceError: The trace is damaged.
@@ -452,7 +452,7 @@ class Names:
         try:
             return parse(text)
         except (ValueError, TypeError, RecursionError):
-            raise _damaged(self.folder, f"{text[:60]!r} is not such an entry") from None
+            raise _damaged(self.folder, f"{text[:60]!r} is not a valid entry") from None
 
 
 def _damaged(folder: Path, found: str) -> TraceError:
@@ -474,16 +474,16 @@ def _parse_stack(text: str) -> tuple[int, ...]:
 
 
 _LARGEST = 1 << 62
-"""Of the sizes, strides and places in a layout."""
+"""Limit on the sizes, strides and offsets in a layout."""
 
 
 @lru_cache(maxsize=4096)
 def parse_layout(text: str) -> Layout | None:
-    """Read the text of a layout.
+    """Parse the text of a layout.
 
     Raises:
-        ValueError: It is none.
-        TypeError: It is none.
+        ValueError: It is not a layout.
+        TypeError: It is not a layout.
     """
     fields: list[Any] = json.loads(text)
     if len(fields) not in (6, 7):
@@ -493,7 +493,7 @@ def parse_layout(text: str) -> Layout | None:
         raise TypeError(text)
     sizes = (tuple(map(operator.index, shape)), tuple(map(operator.index, strides)))
     place = (operator.index(offset), operator.index(storage_bytes))
-    # Danger: views are laid over memory with these numbers, so no other ones may get through.
+    # Danger: memory is viewed with these numbers, so invalid ones must not get through.
     if any(not 0 <= number <= _LARGEST for number in (*sizes[0], *sizes[1], *place)):
         raise ValueError(text)
     layout = Layout(dtype, *sizes, place[0], device, place[1], bool(rest))

@@ -1,7 +1,7 @@
-"""Files of a trace, readable by their owner only, either whole or absent, and read as what anybody may have put there: documents, the manifest, tensors.
+"""Files of a trace, readable by their owner only, either complete or absent, and not trusted when read: documents, the manifest, tensors.
 
-Tensors have the format safetensors, which nothing has to be installed for to read or write (https://github.com/huggingface/safetensors#format).
-Eight bytes give the length of a JSON header, which names the tensors with their types, shapes and places; their elements follow, row by row,
+Tensors are in the safetensors format, which can be read and written without a library (https://github.com/huggingface/safetensors#format).
+Eight bytes hold the length of a JSON header, which lists the tensors with their types, shapes and offsets; their elements follow, row by row,
 without gaps.
 """
 
@@ -39,11 +39,11 @@ _KINDS = {
 }
 _LARGE = 1 << 30
 _MOST_HOLES = 64
-"""A file of which less than this share is on the disk is mostly holes; compressing file systems save less on a trace."""
+"""A file is mostly holes if less than 1 / this of it is on the disk; compressing file systems save less on a trace."""
 
 
 def private(path: str, flags: int) -> int:
-    """An opener for `open`: a new file can be read by its owner only, whatever the umask is.
+    """An opener for `open` that makes a new file readable by its owner only, whatever the umask is.
 
     Raises:
         OSError: It cannot be opened.
@@ -52,14 +52,14 @@ def private(path: str, flags: int) -> int:
 
 
 def make_private_folder(folder: Path, *, exist_ok: bool = False) -> None:
-    """Make a folder that its owner alone may list; folders around it are made as any other program makes them.
+    """Create a folder that only its owner may list; parent folders get the usual permissions.
 
     Args:
-        folder: Which; one that is there already keeps its permissions, since the user gave it.
-        exist_ok: Whether it may be there already.
+        folder: The folder; an existing one keeps its permissions, since the user provided it.
+        exist_ok: Whether it may exist already.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: It cannot be created.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=exist_ok)
@@ -69,7 +69,7 @@ def write_json(path: Path, document: Any) -> None:
     """Write a JSON document so that a reader never sees half of it.
 
     Raises:
-        OSError: The file cannot be written; what stood there before is unharmed.
+        OSError: The file cannot be written; its previous content is unharmed.
     """
     temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
@@ -83,12 +83,12 @@ def write_json(path: Path, document: Any) -> None:
 
 
 def require_plain(path: Path, status: os.stat_result) -> None:
-    """Refuse what is not a regular file, or is a large one that is mostly holes.
+    """Refuse anything but a regular file, and large files that are mostly holes.
 
-    Reading a FIFO waits forever, and a device or a file of holes fills the memory.
+    Reading a FIFO may block forever, and a device or a file of holes fills the memory.
 
     Raises:
-        TraceError: It is one of these.
+        TraceError: The file is refused.
     """
     kind = None if stat.S_ISREG(status.st_mode) else _KINDS.get(stat.S_IFMT(status.st_mode), "not a regular file")
     allocated = status.st_blocks * 512
@@ -103,23 +103,23 @@ def require_plain(path: Path, status: os.stat_result) -> None:
 
 
 def open_stream(path: Path) -> Any:
-    """Open a file to read it from the first byte to the last, also where `read_elsewhere` says that it is somewhere else.
+    """Open a file to read it from the first byte to the last, from where `read_elsewhere` redirected it, if so.
 
     Raises:
-        OSError: It is not there, or cannot be read.
+        OSError: It does not exist, or cannot be read.
         TraceError: It is not a regular file.
     """
     return _elsewhere[path][1]() if path in _elsewhere else io.BufferedReader(open_plain(path))
 
 
 def open_plain(path: Path) -> io.FileIO:
-    """Open a regular file for reading, without a buffer and without ever waiting for another process.
+    """Open a regular file for reading, unbuffered and without ever waiting for another process.
 
     Raises:
-        OSError: It is not there, or cannot be read.
+        OSError: It does not exist, or cannot be read.
         TraceError: It is not a regular file.
     """
-    # Opening alone may do something to a device, so those are refused before.
+    # Merely opening a device may have side effects, so devices are refused before that.
     require_plain(path, os.lstat(path))
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY)
@@ -137,13 +137,13 @@ def open_plain(path: Path) -> io.FileIO:
 
 
 class FileParts:
-    """A file that is read in parts, from any place in it."""
+    """A file with random access for reading."""
 
     def __init__(self, path: Path) -> None:
-        """Open it, also where `read_elsewhere` says that it is somewhere else.
+        """Open it, from where `read_elsewhere` redirected it, if so.
 
         Raises:
-            OSError: It is not there, or cannot be read.
+            OSError: It does not exist, or cannot be read.
             TraceError: It is not a regular file.
         """
         place = _elsewhere.get(path)
@@ -154,11 +154,11 @@ class FileParts:
 
     @property
     def size(self) -> int:
-        """How large the file is now; one that is elsewhere stays as it was."""
+        """The file's current size; a redirected one does not change."""
         return os.fstat(self._file.fileno()).st_size if self._size is None else self._size
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Up to so many bytes from a place on.
+        """Read up to `size` bytes from an offset.
 
         Raises:
             OSError: They cannot be read.
@@ -171,25 +171,25 @@ class FileParts:
 
 
 _elsewhere: dict[Path, tuple[int, Callable[[], Any]]] = {}
-"""By path: how large the file is that stands for, and what opens it for reading."""
+"""For each redirected path, the size of the file to read instead, and a function that opens it."""
 
 
 def read_elsewhere(path: Path, size: int, opened: Callable[[], Any]) -> None:
-    """Read a file somewhere else from now on, where it is read in parts or from the first byte to the last.
+    """Redirect reads of a path from now on: `open_stream`, `FileParts` and `stored_bytes` use another file.
 
     Args:
-        path: That stands for it here.
-        size: How large it is.
-        opened: Opens it; what it gives can be read and positioned.
+        path: The path to redirect.
+        size: Size of the other file.
+        opened: Opens the other file, for reading with seeks.
     """
     _elsewhere[path] = size, opened
 
 
 def stored_bytes(path: Path) -> int:
-    """How large a file is, also where `read_elsewhere` says that it is somewhere else.
+    """Size of a file, or of the one that `read_elsewhere` redirected it to.
 
     Raises:
-        OSError: It is not there.
+        OSError: It does not exist.
     """
     return _elsewhere[path][0] if path in _elsewhere else path.stat().st_size
 
@@ -199,10 +199,10 @@ def read_plain(path: Path, *, most: int) -> bytes:
 
     Args:
         path: The file.
-        most: More bytes than this are not read.
+        most: Maximum number of bytes to read.
 
     Raises:
-        OSError: It is not there, or cannot be read.
+        OSError: It does not exist, or cannot be read.
         TraceError: It is not a regular file.
     """
     with open_plain(path) as file:
@@ -218,7 +218,7 @@ def read_document(path: Path) -> Any:
     """Read a JSON document.
 
     Raises:
-        OSError: It is not there, or cannot be read.
+        OSError: It does not exist, or cannot be read.
         ValueError: It is not JSON.
         TraceError: It is not a regular file, or larger than any that a run writes.
     """
@@ -239,14 +239,14 @@ def read_document(path: Path) -> Any:
 
 
 NO_MORE_FILES = (errno.EMFILE, errno.ENFILE)
-"""Errors of a process, or a machine, that has as many files open as it may."""
+"""Errors when the process or the machine cannot open more files."""
 
 
 def create_trace(folder: Path, **facts: Any) -> None:
-    """Make a new trace folder with its manifest.
+    """Create a new trace folder with its manifest.
 
     Raises:
-        TraceError: Something is already there, or the folder cannot be made.
+        TraceError: The folder exists and is not empty, or cannot be created.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise TraceError(
@@ -264,11 +264,11 @@ def not_begun(folder: Path, error: OSError) -> TraceError:
     """Empty the folder of a trace that could not be begun, so that it can be used later.
 
     Returns:
-        What to raise.
+        The error to raise.
     """
     with suppress(OSError):
         (folder / schema.MANIFEST_FILE).unlink(missing_ok=True)
-        # `shutil.rmtree` keeps a descriptor per level open, and there may be none.
+        # `shutil.rmtree` keeps a descriptor open per level, and none may be left.
         for place, _, names in os.walk(folder / schema.PROCESSES_FOLDER, topdown=False):
             for name in names:
                 os.unlink(os.path.join(place, name))
@@ -285,9 +285,9 @@ def not_begun(folder: Path, error: OSError) -> TraceError:
 
 
 def write_manifest(folder: Path, facts: dict[str, Any]) -> None:
-    """Replace the manifest. That of a complete run lists its processes, so that one that is lost later is missed.
+    """Replace the manifest. For a complete run it lists the processes, so that a later loss of one is noticed.
 
-    It keeps the name of the run, which every file of records and names has too: one of another run is noticed.
+    It keeps the name of the run, which every file of records and names also has, so that files of other runs are noticed.
 
     Raises:
         OSError: It cannot be written.
@@ -299,7 +299,7 @@ def write_manifest(folder: Path, facts: dict[str, Any]) -> None:
 
 
 def run_of(folder: Path) -> str | None:
-    """What the manifest of a trace calls its run; None where there is none."""
+    """The name of the run from a trace's manifest; None if there is none."""
     try:
         named = read_document(folder / schema.MANIFEST_FILE).get("run")
     except (OSError, ValueError, AttributeError):
@@ -314,10 +314,10 @@ BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2, "U32": 4,
     "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8,
 }  # fmt: skip
-"""Bytes of one element, by the names that the format has for types."""
+"""Bytes per element, by the format's names of types."""
 _METADATA = "__metadata__"
 _MOST_HEADER_BYTES = 100 << 20
-"""What the format itself allows."""
+"""The format's own limit."""
 _MOST_BYTES = 4 << 30
 
 
@@ -336,9 +336,9 @@ def write_tensors(path: Path, tensors: Mapping[str, StoredTensor], *, about: Map
     """Write tensors to a file.
 
     Args:
-        path: The file; it is made anew.
+        path: The file; an existing one is overwritten.
         tensors: By name.
-        about: Texts that go with them.
+        about: Metadata to store with them.
 
     Raises:
         OSError: It cannot be written.
@@ -356,7 +356,7 @@ def write_tensors(path: Path, tensors: Mapping[str, StoredTensor], *, about: Map
 
 
 def read_tensors(path: Path) -> dict[str, StoredTensor]:
-    """Read the tensors of a file, in the order in which they lie there.
+    """Read the tensors of a file, in the order of its header.
 
     Raises:
         TraceError: It is damaged, or cannot be read.
@@ -381,5 +381,5 @@ def _entries(header: dict[str, Any], elements: memoryview) -> Iterable[tuple[str
         start, end = entry["data_offsets"]
         shape = tuple(int(size) for size in entry["shape"])
         if not 0 <= start <= end <= len(elements) or end - start != math.prod(shape) * BYTES[entry["dtype"]]:
-            raise ValueError(f"{name!r} does not lie where the header says")
+            raise ValueError(f"the header gives a wrong place or size for {name!r}")
         yield name, StoredTensor(entry["dtype"], shape, elements[start:end])

@@ -1,6 +1,6 @@
-"""Elements of results and losses, kept beside the digests: how far two results are apart needs values.
+"""Elements of results and losses, kept in addition to digests: values are needed to measure how far two results differ.
 
-Of a large tensor a sample is kept, at places that depend on nothing but its size. So two runs keep the same elements.
+Only a sample of a large tensor is kept, at places that depend only on its size, so that two runs keep the same elements.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from determinism.trace.schema import NUMBERS_FILE, VALUES_FILE, Meaning
 _SAMPLE_ROW = struct.Struct("<qhxxI")
 _MOST_WAITING = 1 << 20
 _GOLDEN = 0x9E3779B9
-"""The golden ratio as a share of 2**32: its multiples are spread evenly, and follow no stride."""
+"""The golden ratio as a fraction of 2**32: its multiples are spread evenly, without a stride."""
 _MOST_ELEMENTS = 1 << 24
 _LARGEST_ELEMENT = 16
 """Bytes of one element: a complex number of two doubles."""
@@ -28,13 +28,13 @@ Place = tuple[int, int]
 
 
 def sampled_places(elements: int, most: int) -> list[int]:
-    """Which elements of a tensor are kept, in the order of its indices: one of each of `most` parts of equal size.
+    """Flat indices of the elements of a tensor that are kept, ascending: one from each of `most` parts of equal size.
 
-    Within each part the place varies, so that no column or channel is met again and again.
+    The place within the part varies, so that the sample does not favour a column or channel.
 
     Args:
-        elements: How many the tensor has.
-        most: How many are kept at most; of a tensor that has no more, all are.
+        elements: Number of elements of the tensor.
+        most: Maximum number to keep; a tensor with no more is kept as a whole.
     """
     if elements <= most:
         return list(range(elements))
@@ -46,7 +46,7 @@ def sampled_places(elements: int, most: int) -> list[int]:
 
 
 class ValuesWriter:
-    """Adds rows to a file, which is made with the first of them."""
+    """Adds rows to a file, which is created with the first of them."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / VALUES_FILE
@@ -59,7 +59,7 @@ class ValuesWriter:
 
     @property
     def is_due(self) -> bool:
-        """Whether so much waits that it is to be written."""
+        """Whether enough rows wait to be written."""
         return self._num_pending >= _MOST_WAITING
 
     def add(self, record: int, output: int, elements: bytes) -> None:
@@ -69,10 +69,10 @@ class ValuesWriter:
         self._pending.append(row)
 
     def flush(self, room: int | None) -> None:
-        """Write what was added, up to the first row that there is no room for; after that nothing more is written.
+        """Write the added rows, up to the first that there is no room for; after that nothing more is written.
 
         Args:
-            room: How many bytes may be taken; None for any number.
+            room: How many bytes may be written; None for no limit.
 
         Raises:
             OSError: It could not be written.
@@ -103,8 +103,8 @@ class ValuesReader:
         """Open the file.
 
         Args:
-            folder: Of the process.
-            most: How many elements of an output were kept at most.
+            folder: Folder of the process.
+            most: Maximum number of elements that were kept of an output.
 
         Raises:
             TraceError: It is not a regular file.
@@ -113,10 +113,10 @@ class ValuesReader:
         self._next = next(self._rows, None)
 
     def between(self, first: int, end: int) -> dict[Place, bytes]:
-        """The kept elements of records from one number to before another, by record and output.
+        """The kept elements of a range of records, by record and output.
 
         Args:
-            first: Number of the first record; no smaller than `end` of the call before.
+            first: Number of the first record; not smaller than `end` of the previous call.
             end: Number of the record after the last one.
         """
         found: dict[Place, bytes] = {}
@@ -141,7 +141,7 @@ def _rows(path: Path, most: int) -> Iterator[tuple[Place, bytes]]:
 
     Args:
         path: The file.
-        most: So many bytes of elements a row has at most.
+        most: Maximum number of bytes of elements in a row.
 
     Raises:
         TraceError: It is not a regular file.
@@ -161,7 +161,7 @@ def _rows(path: Path, most: int) -> Iterator[tuple[Place, bytes]]:
             yield (record, output), elements
 
 
-# Losses as numbers: digests tell whether two are equal, and a chart needs how far they are apart.
+# Losses as numbers: digests show whether two are equal, but a chart needs their difference.
 
 _NUMBER_ROW = struct.Struct("<qqdihh")
 NUMBERS_DTYPE = np.dtype(
@@ -170,20 +170,20 @@ NUMBERS_DTYPE = np.dtype(
     ]
 )  # fmt: skip
 _MOST_IN_A_STEP = 64
-"""A program that reads numbers by the thousand in a step reads no losses."""
+"""Limit per step: numbers that a program reads by the thousand are not losses."""
 _MOST_OUTPUTS = 1 << 15
 _MOST_BYTES = 256 << 20
-"""So much is read of a file: a chart needs no more."""
+"""How much of a file is read: a chart needs no more."""
 
 
 class NumbersWriter:
-    """Adds rows to a file, which is made with the first of them."""
+    """Adds rows to a file, which is created with the first of them."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / NUMBERS_FILE
         self._file: Any = None
         self._pending = bytearray()
-        """Kept here and not in the buffer of a file, which a forked child would write a second time."""
+        """Rows to be written; not kept in a file's buffer, which a forked child would write a second time."""
         self._num_in_step = 0
         self.bytes_written = 0
 
@@ -195,18 +195,18 @@ class NumbersWriter:
 
     @property
     def bytes_pending(self) -> int:
-        """How many bytes wait to be written."""
+        """Number of bytes that wait to be written."""
         return len(self._pending)
 
     def boundary(self) -> None:
-        """A step ended."""
+        """Note that a step ended."""
         self._num_in_step = 0
 
     def flush(self, room: int | None) -> None:
-        """Write what was added, as far as there is room.
+        """Write the added rows, as far as there is room.
 
         Args:
-            room: How many bytes may be taken; None for any number.
+            room: How many bytes may be written; None for no limit.
 
         Raises:
             OSError: It could not be written.
@@ -234,17 +234,17 @@ def read_numbers(folder: Path, limit: int | None = None) -> np.ndarray[Any, Any]
     """The rows of a process: `record`, `producer` (-1 for none), `value`, `step`, `output` and `meaning`.
 
     Args:
-        folder: That of the process.
-        limit: Rows of later records are left out.
+        folder: Folder of the process.
+        limit: Leave out rows of records from this number on.
 
     Raises:
-        TraceError: The file is no regular one.
+        TraceError: The file is not a regular one.
     """
     try:
         content = read_plain(folder / NUMBERS_FILE, most=_MOST_BYTES)
     except OSError:
         content = b""
-    # A row that breaks off was being written when the process was killed.
+    # An incomplete row was being written when the process was killed.
     rows = np.frombuffer(content[: len(content) // _NUMBER_ROW.size * _NUMBER_ROW.size], dtype=NUMBERS_DTYPE)
     rows = rows[(rows["step"] >= 0) & (rows["record"] >= 0)]
     return rows if limit is None else rows[rows["record"] < limit]

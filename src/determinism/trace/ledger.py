@@ -1,8 +1,8 @@
 """The ledger of a process: one row of digests for each step, by group of tensors, in a file that grows row by row.
 
-A golden is the same digests, shortened, as text. A row is in the file when `add` returns, also if the process is killed the
-next moment, and has a root: the digest of everything else in it. So two ledgers are compared by their roots, and a row that
-was only half written is known.
+A golden has the same digests, shortened, as text. A row is in the file when `add` returns, even if the process is killed the
+next moment, and has a root: the digest of everything else in it. So two ledgers are compared by their roots, and a
+partially written row is detected.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from determinism.trace.files import open_plain, private
 from determinism.trace.schema import LEDGER_FILE, Layout
 
 GROUPS = ("batches", "loss", "gradients", "optimizer", "parameters", "buffers", "results", "generators")
-"""What is digested, in the order in which a step computes it. `results` is what the ops of a program of JAX gave, which holds no state."""
+"""What is digested, in the order in which a step computes it. `results` is for JAX programs without state: the outputs of their ops."""
 ORDERED_GROUPS = ("batches", "loss", "results")
-"""Groups in which the order counts. Tensors that are held count without name or order: renaming changes nothing."""
+"""Groups in which order matters. In the others, names and order of tensors do not: renaming changes nothing."""
 STATE_GROUPS = ("optimizer", "parameters", "buffers")
-"""Groups that a ledger may have at some steps only: what the program holds beside gradients."""
+"""Groups that a ledger may have only at some steps: the program's state, except gradients."""
 DIGEST_BYTES = 16
 
 FORMAT = "determinism.ledger/1"
@@ -45,28 +45,28 @@ _ROW_TYPE = np.dtype(
 _STATE = [_TENSOR_GROUPS.index(group) for group in STATE_GROUPS]
 _LOSS_IS_KNOWN = 1 << len(GROUPS)
 ROW_BYTES = _ROW.size
-"""Of one step of one process."""
+"""Size of the row of one step of one process."""
 _ROWS_AT_ONCE = 1 << 16
 
 
 def group_digest(group: str, values: Sequence[str]) -> bytes:
-    """What a step had of a group, as one digest.
+    """Combine the tensors of a group at one step into one digest.
 
     Args:
         group: One of `GROUPS`.
-        values: For each tensor its form and its digest, as `value_line` writes them; at least one.
+        values: Form and digest of each tensor, as `value_line` writes them; at least one.
     """
     lines = values if group in ORDERED_GROUPS else sorted(values)
     return hashlib.blake2b("\n".join(lines).encode(), digest_size=DIGEST_BYTES).digest()
 
 
 def form_text(layout: Layout | None) -> str:
-    """The form of a tensor as it counts in the digest of its group; None stands for a value that is no tensor."""
+    """The form of a tensor as it enters the digest of its group; None means a value that is not a tensor."""
     return "value" if layout is None else f"{layout.dtype} {list(layout.shape)}"
 
 
 def value_line(form: str, digest: bytes) -> str:
-    """How a tensor counts in the digest of its group."""
+    """The line with which a tensor enters the digest of its group."""
     return f"{form} {digest.hex()}"
 
 
@@ -74,14 +74,14 @@ class LedgerWriter:
     """Adds rows to the ledger of one process."""
 
     def __init__(self, folder: Path, state_every: int = 1) -> None:
-        """Make the file.
+        """Create the file.
 
         Args:
-            folder: Of the process.
-            state_every: Rows of every how many steps have `STATE_GROUPS`; others may have them.
+            folder: Folder of the process.
+            state_every: The interval in steps at which rows have `STATE_GROUPS`; others may have them.
 
         Raises:
-            OSError: It cannot be made.
+            OSError: It cannot be created.
         """
         facts = {"format": FORMAT, "groups": GROUPS, "row_bytes": ROW_BYTES, "state_every": state_every}
         header = json.dumps(facts).encode()
@@ -95,12 +95,12 @@ class LedgerWriter:
 
         Args:
             step: Its number.
-            groups: The digest of each group that the step had something of.
+            groups: The digest of each group that is not empty at this step.
             generators: Digests of the generators' states.
-            loss: Its value, where it is known.
+            loss: Its value, if known.
 
         Raises:
-            OSError: It cannot be written; what is there stays whole.
+            OSError: It cannot be written; the previous rows are unharmed.
         """
         if self._descriptor is None:
             return
@@ -122,7 +122,7 @@ class LedgerWriter:
         os.write(self._descriptor, facts + digest_bytes(facts))
 
     def close(self) -> None:
-        """Close the file; what is added from now on is left out."""
+        """Close the file; rows added from now on are dropped."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -130,18 +130,18 @@ class LedgerWriter:
 
 @dataclass(frozen=True)
 class StoredLedger:
-    """The rows of one process, which stay on the disk until they are looked at."""
+    """The rows of one process, which stay on the disk until they are accessed."""
 
     rows: np.ndarray[Any, np.dtype[np.void]]
     state_every: int = 1
-    """Rows of every how many steps have `STATE_GROUPS`; others may have them."""
+    """The interval in steps at which rows have `STATE_GROUPS`; others may have them."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @classmethod
     def empty(cls) -> StoredLedger:
-        """That of a process that made no step."""
+        """The ledger of a process without steps."""
         return cls(np.zeros(0, _ROW_TYPE))
 
     def from_step(self, step: int) -> StoredLedger:
@@ -154,16 +154,16 @@ class StoredLedger:
         return _numbers(self.rows["root"])
 
     def step(self, place: int) -> int:
-        """The number of the step of a row."""
+        """The step number of a row."""
         return int(self.rows["step"][place])
 
     def loss(self, place: int) -> float | None:
-        """The loss of a row, where it is known."""
+        """The loss of a row, if known."""
         row = self.rows[place]
         return float(row["loss"]) if int(row["present"]) & _LOSS_IS_KNOWN else None
 
     def digests(self, place: int) -> dict[str, bytes]:
-        """What a row has, by group."""
+        """The digests of a row, by group."""
         row = self.rows[place]
         present = int(row["present"])
         found = {
@@ -176,7 +176,7 @@ class StoredLedger:
 
 
 def _numbers(column: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """A column of digests as two numbers each, without copying the other columns along."""
+    """A column of digests as two numbers each, without copying the other columns."""
     return np.ascontiguousarray(column).view("<u8").reshape(len(column), -1)
 
 
@@ -189,7 +189,7 @@ def read_ledger(folder: Path) -> StoredLedger:
     """Open the ledger of a process; a row that its process could not finish is left out.
 
     Args:
-        folder: Of the process.
+        folder: Folder of the process.
 
     Raises:
         TraceError: There is none, or it is damaged.
@@ -215,7 +215,7 @@ def read_ledger(folder: Path) -> StoredLedger:
             f"{path} has the format {str(form)[:40]!r}, and this version reads {FORMAT!r}. Use the version that wrote it.",
         )
     if state_every < 1:
-        raise _damaged(path, f"it has the state of every {state_every} steps")
+        raise _damaged(path, f"it claims to have the state every {state_every} steps")
     count = max(0, (size - _HEADER_BYTES) // ROW_BYTES)
     if count == 0:
         return StoredLedger.empty()
@@ -223,7 +223,7 @@ def read_ledger(folder: Path) -> StoredLedger:
     for place in {0, count - 1}:
         raw = rows[place].tobytes()
         if digest_bytes(raw[:-DIGEST_BYTES]) != raw[-DIGEST_BYTES:]:
-            raise _damaged(path, f"row {place} is not as it was written")
+            raise _damaged(path, f"row {place} does not match its digest")
     return StoredLedger(rows, state_every)
 
 
@@ -241,24 +241,24 @@ class LedgerParting:
     process: str
     step: int
     groups: tuple[str, ...]
-    """What differs there, in the order in which a step computes it; empty if one run did not get that far."""
+    """The groups that differ there, in the order in which a step computes them; empty if one run did not get that far."""
     steps: tuple[int, int]
-    """How many steps each has."""
+    """The number of steps of each."""
     losses: tuple[float | None, float | None] = (None, None)
     since: int = -1
-    """The first step that may have made the difference: an earlier one than `step` if what differs was not digested there."""
+    """The first step that may have caused the difference: earlier than `step` if the differing groups were not digested in between."""
 
 
 def first_parting(first: StoredLedger, second: StoredLedger, process: str = "main") -> LedgerParting | None:
-    """Find the first step at which two ledgers differ; None if they are alike.
+    """Find the first step at which two ledgers differ; None if they are equal.
 
-    States of generators alone do not count: what is drawn from them may reach nothing. They are named beside what else differs if they were
-    equal a step before: those that nothing draws from, and nobody seeds, differ from the start.
+    A difference of generator states alone does not count: their draws may affect nothing. It is reported along with others if the states were
+    equal a step before: generators that nothing seeds or draws from differ from the start.
 
     Args:
-        first: Of the first run.
-        second: Of the second run.
-        process: Whose ledgers they are.
+        first: Ledger of the first run.
+        second: Ledger of the second run.
+        process: The process that they belong to.
     """
     common = min(len(first), len(second))
     apart = np.flatnonzero((first.roots[:common] != second.roots[:common]).any(axis=1))
@@ -286,7 +286,7 @@ def _differing_groups(first: StoredLedger, second: StoredLedger, places: np.ndar
     bits = 1 << np.arange(len(_TENSOR_GROUPS), dtype=np.uint32)
     has, other_has = ((row["present"][:, None] & bits) != 0 for row in (mine, other))
     differs |= has != other_has
-    # A run that was resumed has the state of its first step, whatever its number.
+    # A resumed run has the state of its first step, whatever the number of that step.
     is_due = np.ones(len(places), bool)
     for ledger, rows in ((first, mine), (second, other)):
         is_due &= (rows["step"] + 1) % ledger.state_every == 0
@@ -310,7 +310,7 @@ def _at(first: StoredLedger, second: StoredLedger, place: int, process: str) -> 
 
 
 def _last_with(first: StoredLedger, second: StoredLedger, place: int, groups: Sequence[str]) -> int:
-    """The last row before a place in which both have the state that some of these groups hold; -1 if there is none."""
+    """The last row before a place in which both ledgers have all state groups among these; -1 if there is none."""
     wanted = sum(1 << number for number in _STATE if _TENSOR_GROUPS[number] in groups)
     for earlier in range(place - 1, -1, -1):
         if all(int(ledger.rows[earlier]["present"]) & wanted == wanted for ledger in (first, second)):
@@ -319,9 +319,9 @@ def _last_with(first: StoredLedger, second: StoredLedger, place: int, groups: Se
 
 
 def earliest(partings: Iterable[LedgerParting | None]) -> LedgerParting | None:
-    """The parting that comes first among those of several processes; None if there is none.
+    """The earliest parting among those of several processes; None if there is none.
 
-    Of one step it is that of which the group comes first: gradients that ranks exchange follow the loss of one of them.
+    Within a step, the one whose first group is computed first: gradients that ranks exchange follow the loss of one of them.
     """
 
     def moment(parting: LedgerParting) -> tuple[int, int, str]:

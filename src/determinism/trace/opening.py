@@ -1,7 +1,7 @@
-"""Opens a trace, whether one command recorded it or several did in parts, live ones, and ones in an object store.
+"""Opens traces: recorded by one command or by several in parts, still being recorded, or in an object store.
 
-Where fsspec knows the file system, a trace is read where it is. It has a few small files, which are copied, and those with its records, of which only
-the parts that are needed are fetched. For each of these an empty file stands in the local folder, so that whatever reads a folder finds it;
+A trace on a file system that fsspec supports is read in place. Its few small files are copied; of the files with its records only the needed
+parts are fetched. Each of these is represented by an empty file in the local folder, so that code that lists the folder finds it;
 nothing in a trace can make another file be fetched.
 """
 
@@ -25,24 +25,24 @@ from determinism.trace.process import ProcessTrace, Trace
 from determinism.trace.reader import StoredTrace, read_manifest
 from determinism.trace.spool import steady_bytes
 
-# Copies what a process has recorded so far, while it goes on, into a folder that can be read like any other trace.
+# Copies what a running process has recorded so far into a folder that can be read like any other trace.
 
 
 def snapshot_live_trace(folder: Path, picture: Path) -> bool:
-    """Make a folder that holds what a process has recorded until now.
+    """Create a folder with what a process has recorded until now.
 
-    The stream of records only grows, so it is linked; the rest is copied in the order in which nothing can be missed.
-    Each look at the picture gives at least the records that the first one gave.
+    The stream of records only grows, so it is linked; the rest is copied in an order in which nothing can be missed.
+    Every later read of the snapshot sees at least the records that the first one saw.
 
     Args:
-        folder: Of the process.
-        picture: The folder to be made; what lies there is replaced.
+        folder: Folder of the process.
+        picture: The folder of the snapshot; an existing one is replaced.
 
     Returns:
-        Whether there was anything to take: the process may not have begun yet.
+        Whether there was anything to copy: the process may not have begun yet.
 
     Raises:
-        OSError: The picture cannot be written.
+        OSError: The snapshot cannot be written.
     """
     if not (folder / schema.PROCESS_FILE).exists():
         return False
@@ -56,18 +56,18 @@ def snapshot_live_trace(folder: Path, picture: Path) -> bool:
     if spool is not None:
         with open(picture / schema.SPOOL_FILE, "wb", opener=private) as file:
             file.write(spool)
-    # Names move from the pending ones into the stream, so those that move in between are in the stream.
+    # Names move from the pending file into the stream, so those that move in between are found in the stream.
     for name in (schema.PENDING_NAMES_FILE, schema.NAMES_FILE, schema.PROCESS_FILE):
         try:
             _copy(folder / name, picture / name)
         except FileNotFoundError:
-            # It is removed when the process ends.
+            # The pending file is removed when the process ends.
             continue
     return True
 
 
 def _link(file: Path, link: Path) -> None:
-    """Give a file another name; what a reader of traces opens is never a symbolic link."""
+    """Hard-link a file: readers of traces refuse symbolic links."""
     try:
         os.link(file, link)
     except OSError:
@@ -84,8 +84,8 @@ def _copy(source: Path, target: Path) -> None:
 #
 # RUN/parts/<name>/ a whole trace for each part
 #
-# Ranks are numbered over all machines, so a process that has a rank keeps its key, and it does not matter which
-# machine ran it. Any other process is called by its part too.
+# Ranks are numbered across all machines, so a process with a rank keeps its key, and it does not matter which
+# machine ran it. The key of any other process also names its part.
 
 PARTS_FOLDER = "parts"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -97,10 +97,10 @@ def part_folder(run: Path, name: str) -> Path:
 
     Args:
         run: The folder of the whole run.
-        name: What the part is called.
+        name: Name of the part.
 
     Raises:
-        UsageError: A part cannot be called so.
+        UsageError: The name is not valid.
         TraceError: The run was recorded as a whole.
     """
     if not _NAME.fullmatch(name):
@@ -118,14 +118,14 @@ def part_folder(run: Path, name: str) -> Path:
 
 
 def part_names(folder: Path) -> list[str]:
-    """The names of the parts of a run; none if it is whole."""
+    """The names of the parts of a run; none if it was recorded as a whole."""
     parts = folder / PARTS_FOLDER
     names = [path.parent.name for path in parts.glob(f"*/{schema.MANIFEST_FILE}")]
     return sorted(names, key=lambda name: (len(name), name) if name.isdecimal() else (0, name))
 
 
 class TraceInParts(Trace):
-    """What the parts of one run recorded."""
+    """The recording of a run in several parts."""
 
     def __init__(self, folder: Path, parts: Sequence[Trace]) -> None:
         """Take the parts, of which there is at least one.
@@ -138,7 +138,7 @@ class TraceInParts(Trace):
 
     @cached_property
     def processes(self) -> list[ProcessTrace]:
-        """The processes of all parts, by key."""
+        """The processes of all parts, in order of key."""
         counts = Counter(process.key for part in self.parts for process in part.processes)
         found = []
         for part in self.parts:
@@ -158,7 +158,7 @@ class TraceInParts(Trace):
 
     @cached_property
     def missing_processes(self) -> list[str]:
-        """Processes that the manifest of a part lists and that the part no longer holds."""
+        """Processes that the manifest of a part lists but that the part no longer has."""
         return [f"{part.folder.name}/{key}" for part in self.parts for key in part.missing_processes]
 
 
@@ -166,14 +166,14 @@ def open_parts(folder: Path) -> TraceInParts:
     """Open a run that was recorded in parts.
 
     Raises:
-        TraceError: A part is not ours, is damaged, or was written by a newer version, or the parts do not go together.
+        TraceError: A part is foreign, damaged, or written by a newer version, or the parts do not belong together.
     """
     places = [folder / PARTS_FOLDER / name for name in part_names(folder)]
     return TraceInParts(folder, [StoredTrace(place, read_manifest(place)) for place in places])
 
 
 def _manifest_of_all(folder: Path, parts: Sequence[Trace]) -> dict[str, Any]:
-    """What can be said of all parts: it ended well if each did, and took as long as the slowest."""
+    """Combine the manifests of all parts: the run succeeded if each part did, and took as long as the slowest."""
     manifests = [part.manifest for part in parts]
     asked = {manifest.get("steps") for manifest in manifests}
     if len(asked) > 1:
@@ -199,7 +199,7 @@ def open_trace(folder: Path) -> Trace:
     """Open a trace.
 
     Raises:
-        TraceError: There is none, it is not ours, it is damaged, it was written by a newer version, or its parts do not go
+        TraceError: There is none, or it is foreign, damaged, or written by a newer version, or its parts do not belong
             together.
     """
     if not folder.is_dir():
@@ -222,17 +222,17 @@ def _traces_below(folder: Path) -> str:
     return " Give the folder that `determinism record -o` wrote."
 
 
-# Traces that lie elsewhere.
+# Traces elsewhere, given by a URL.
 
 
 _LEFT_THERE = (schema.RECORDS_FILE, schema.EARLIER_RECORDS, schema.VALUES_FILE)
 """Read in parts, where they are."""
 _NOT_READ = (schema.CAPTURED_INPUTS_FILE, schema.CAPTURED_OUTPUTS_FILE)
-"""What further runs of a check left for each other."""
+"""Files that further runs of a check leave for each other."""
 _PART = 1 << 20
 
 _folders: dict[str, Path] = {}
-"""By URL, the local folder of what was opened."""
+"""Local folder of each URL that was opened."""
 _urls: dict[Path, str] = {}
 
 
@@ -242,13 +242,13 @@ def is_remote(given: str | os.PathLike[str]) -> bool:
 
 
 def trace_folder(given: str | os.PathLike[str]) -> Path:
-    """The folder of a trace; that of a URL is a local one in which records are fetched as they are read.
+    """The folder of a trace; for a URL, a local one whose records are fetched as they are read.
 
     Args:
-        given: A folder, or a URL of one that fsspec knows, such as `s3://bucket/run`, `gs://bucket/run` or `sftp://host/run`.
+        given: A folder, or a URL that fsspec supports, such as `s3://bucket/run`, `gs://bucket/run` or `sftp://host/run`.
 
     Raises:
-        UsageError: fsspec, or what it needs for this sort of URL, is not installed.
+        UsageError: fsspec, or what it needs for this kind of URL, is not installed.
         TraceError: There is nothing, or it cannot be reached.
     """
     url = os.fspath(given)
@@ -262,12 +262,12 @@ def trace_folder(given: str | os.PathLike[str]) -> Path:
 
 
 def name_of(folder: Path) -> str:
-    """What a folder is called by who gave it: its URL, or its path."""
+    """A folder's name as the user gave it: its URL, or its path."""
     return url_of(folder) or str(folder)
 
 
 def url_of(folder: Path) -> str | None:
-    """The URL of a folder that `trace_folder` gave, or of one within it; None for any other."""
+    """The URL of a folder that `trace_folder` returned, or of one within it; None for any other."""
     for place in (folder, *folder.parents):
         if place in _urls:
             return "/".join((_urls[place], *folder.relative_to(place).parts))
@@ -275,7 +275,7 @@ def url_of(folder: Path) -> str | None:
 
 
 def with_urls(text: str) -> str:
-    """A message in which the local folders of what was opened have the URLs that were given."""
+    """Replace the local folders in a message by the URLs that the user gave."""
     for folder, url in _urls.items():
         text = text.replace(str(folder), url)
     return text
@@ -327,7 +327,7 @@ class _Files:
         self._root = root.rstrip("/")
 
     def copy_to(self, folder: Path) -> None:
-        """Copy the small files, and say where the others are read.
+        """Copy the small files, and redirect reads of the others.
 
         Raises:
             Exception: Whatever the file system raises; FileNotFoundError if there is nothing.

@@ -27,7 +27,7 @@ from determinism.trace.spool import STOPS, batch_from_spool, read_spool
 from determinism.trace.stream import BatchStream, name_rows, owner_named_in
 from determinism.types import Access, Level, Phase, Role, Stream
 
-# Reads the JSON documents of a trace, and refuses what this version cannot have written.
+# Reads the JSON documents of a trace, and refuses what this tool cannot have written.
 
 Document = dict[str, Any]
 _Rule = Callable[[Any], bool]
@@ -37,7 +37,7 @@ def read_manifest(folder: Path) -> Document:
     """Read the manifest of a trace.
 
     Raises:
-        TraceError: It is damaged, not ours, or newer than this version.
+        TraceError: It is damaged, foreign, or newer than this version.
     """
     _require_plain_files(folder)
     _require_plain_files(folder / schema.PROCESSES_FOLDER)
@@ -45,20 +45,20 @@ def read_manifest(folder: Path) -> Document:
 
 
 def read_description(folder: Path) -> Document:
-    """Read what a process says about itself.
+    """Read the description of a process.
 
     Raises:
-        TraceError: It is damaged, not ours, or newer than this version.
+        TraceError: It is damaged, foreign, or newer than this version.
     """
     _require_plain_files(folder)
     return _read(folder / schema.PROCESS_FILE, _PROCESS_RULES)
 
 
 def has_begun(folder: Path) -> bool:
-    """Whether a process recorded anything; one that was killed in its first moment did not.
+    """Whether a process recorded anything; one that was killed right after its start did not.
 
     Raises:
-        TraceError: It did, and does not say what.
+        TraceError: It has records but no description.
     """
     _require_plain_files(folder)
     if (folder / schema.PROCESS_FILE).exists():
@@ -74,12 +74,12 @@ def has_begun(folder: Path) -> bool:
 
 
 def _require_plain_files(folder: Path) -> None:
-    """Refuse a folder with something in it that is neither a folder nor a regular file, before anything of it is read."""
+    """Refuse a folder that contains anything but folders and regular files, before anything in it is read."""
     try:
         with os.scandir(folder) as listing:
             entries = [(Path(entry.path), entry.stat(follow_symlinks=False)) for entry in listing]
     except OSError:
-        # It is missing, or a file went away meanwhile: whoever reads it says so.
+        # It is missing, or a file was removed meanwhile: reading it will report that.
         return
     for path, status in entries:
         if not stat.S_ISDIR(status.st_mode):
@@ -145,7 +145,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_duration(value: Any) -> bool:
-    # A number of JSON may have more digits than a float can stand for.
+    # A number in JSON may be too large for a float.
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return value is None or (is_number and abs(value) < _MOST_SECONDS and math.isfinite(value))
 
@@ -175,7 +175,7 @@ def _is_spots(value: Any) -> bool:
 
 def _is_one_of(values: Iterable[str]) -> _Rule:
     known = frozenset(values)
-    # What JSON can hold may have no hash.
+    # Some JSON values are not hashable.
     return lambda value: isinstance(value, str) and value in known
 
 
@@ -227,18 +227,18 @@ _PROCESS_RULES: dict[str, _Rule] = {
 }
 
 
-# Tells whether a batch of records can be what a writer wrote, before anything relies on its numbers.
+# Checks that a batch of records can be what a writer wrote, before anything relies on its numbers.
 
 _LARGEST = 2**31 - 1
 
 
 def is_sound(chunk: Chunk, names: Names) -> bool:
-    """Whether every number in a chunk stands for something that is there."""
+    """Whether every number in a chunk refers to something that exists."""
     return all(_lies_within(cells, low, high) for cells, low, high in _limits(chunk, names)) and _points_back(chunk)
 
 
 def _limits(chunk: Chunk, names: Names) -> Iterator[tuple[Array, int, int]]:
-    """Each column of numbers with the lowest and highest number it may hold."""
+    """Yield each column of numbers with its lowest and highest valid number."""
     columns, inputs = chunk.columns, chunk.children["inputs"].columns
     sizes = {table: len(names.texts(table)) - 1 for table in Table}
     yield columns["op"], 0, sizes[Table.OP]
@@ -262,7 +262,7 @@ def _lies_within(cells: Array, low: int, high: int) -> bool:
 
 
 def _points_back(chunk: Chunk) -> bool:
-    """Whether every distance to an earlier record leads to one."""
+    """Whether every distance to an earlier record refers to an existing one."""
     inputs = chunk.children["inputs"]
     distances = (chunk.columns["forward"], inputs.columns["producer"])
     if any(not _lies_within(cells, 0, _LARGEST) for cells in distances):
@@ -274,10 +274,10 @@ def _points_back(chunk: Chunk) -> bool:
 
 
 def recorded_records(trace: Path) -> int:
-    """How many records the processes of a trace say that they wrote; 0 where nothing does.
+    """Number of records that the processes of a trace claim to have written; 0 if none does.
 
     Args:
-        trace: The folder of a run; nothing in it needs to be as it should.
+        trace: The folder of a run, which may be damaged in any way.
     """
     count = 0
     for path in trace.glob(f"**/{schema.PROCESSES_FOLDER}/*/{schema.PROCESS_FILE}"):
@@ -289,7 +289,7 @@ def recorded_records(trace: Path) -> int:
 
 
 class StoredProcess(ProcessTrace):
-    """The records and names of one process of a run, as its folder has them."""
+    """The records and names of one process of a run, read from its folder."""
 
     def __init__(
         self,
@@ -301,13 +301,13 @@ class StoredProcess(ProcessTrace):
     ) -> None:
         """Open the folder of one process.
 
-        Where the oldest records were removed, those of the first step that is whole are counted from 0.
+        If the oldest records were removed, records are counted from 0 at the first whole step.
 
         Args:
-            folder: Where it is.
-            limit: Give only so many of the first records.
-            description: What is known of the process; None reads it from the folder.
-            from_step: Leave out the records before this step; None for all that there are.
+            folder: Its path.
+            limit: Read at most this many of the first records.
+            description: The description of the process; None reads it from the folder.
+            from_step: Leave out the records before this step; None reads all.
 
         Raises:
             TraceError: It was written by a newer version, or `process.json` cannot be read.
@@ -317,7 +317,7 @@ class StoredProcess(ProcessTrace):
         )
         self._limit = limit
         self._firsts, self._places = array("q"), list[tuple[BatchStream, int]]()
-        """Of each batch that `chunks` passed: the number of its first record, and where it lies in which file."""
+        """For each batch that `chunks` passed: the number of its first record, and its file and offset."""
         self._cached: Chunk | None = None
         self._tail: Chunk | None = None
         self._num_batches = 0
@@ -325,15 +325,15 @@ class StoredProcess(ProcessTrace):
 
     @cached_property
     def _streams(self) -> list[BatchStream]:
-        """The files of records, the earliest first."""
+        """The files of records, earliest first."""
         earlier = sorted(self.folder.glob(schema.EARLIER_RECORDS))
         last = self.folder / schema.RECORDS_FILE
-        # It is missing where the process was killed while it began a new one.
+        # It is missing if the process was killed while it began a new one.
         return [BatchStream(path) for path in (*earlier, *([last] if last.exists() or not earlier else []))]
 
     @cached_property
     def num_removed(self) -> int:
-        """How many of the oldest records were removed, so that the newest stay within the limit of --max-disk."""
+        """Number of the oldest records that were removed, so that the newest stay within the limit of --max-disk."""
         if not self.description.get("keeps_newest"):
             return 0
         first = self._streams[0].first
@@ -344,12 +344,12 @@ class StoredProcess(ProcessTrace):
 
     @property
     def begin(self) -> int:
-        """How many records of the process lie before the first one that is given here."""
+        """Number of the process's records before the first one that is read."""
         return self._beginning[0]
 
     @property
     def first_step(self) -> int:
-        """The step of the first record that is given here."""
+        """The step of the first record that is read."""
         return self._beginning[1]
 
     @cached_property
@@ -357,7 +357,7 @@ class StoredProcess(ProcessTrace):
         if not self.num_removed and not self.from_step:
             return 0, 0
         found = self._find_beginning()
-        # The search may have ended early: what it passed is passed again.
+        # The search may have ended early: `chunks` starts again from the first batch.
         self._firsts, self._places, self._tail = array("q"), [], None
         return found
 
@@ -373,7 +373,7 @@ class StoredProcess(ProcessTrace):
                 if following >= (self.from_step or 0):
                     return chunk.number(row) + 1, following
             last = chunk.first + chunk.rows
-        # Of a step that is longer than what is kept, what there is counts.
+        # A step longer than what is kept is read as far as it exists.
         return (first or (0, 0)) if self.from_step is None else (last, self.from_step)
 
     @cached_property
@@ -382,16 +382,16 @@ class StoredProcess(ProcessTrace):
         return Names(self.folder, name_rows(self.folder), version=_version(self.description) or schema.VERSION)
 
     def give_back(self) -> None:
-        """Free the memory of what was read; it is read again when it is asked for."""
+        """Free the memory of what was read; it is read again when needed."""
         super().give_back()
         self._cached = None
 
     def until(self, limit: int | None) -> StoredProcess:
-        """The same process, read anew, as if it had made no more than this many records; None for all."""
+        """The same process, opened anew, as if it had made no more than this many records; None for all."""
         return self._opened_again(self._limit if limit is None else limit, self.from_step)
 
     def since(self, step: int) -> StoredProcess:
-        """The same process, read anew, as if it had begun with this step."""
+        """The same process, opened anew, as if it had begun with this step."""
         return self._opened_again(self._limit, step)
 
     def _opened_again(self, limit: int | None, from_step: int | None) -> StoredProcess:
@@ -400,12 +400,12 @@ class StoredProcess(ProcessTrace):
         return opened
 
     def chunks(self, decoder: Decoder | None = None) -> Iterator[Chunk]:
-        """Every record in order, in the batches they were written in.
+        """Yield every record in order, in the batches in which they were written.
 
-        A stream that breaks off gives its whole batches; then the spool of a killed process follows.
+        A stream that breaks off yields its whole batches; then the spool of a killed process follows.
 
         Args:
-            decoder: One that other readers use too.
+            decoder: A decoder shared with other readers.
         """
         # Threads are in the step of their process.
         counts_batches = self.steps_by is None and self.description.get("stream") != Stream.THREADS
@@ -419,14 +419,14 @@ class StoredProcess(ProcessTrace):
             if not chunk.rows:
                 continue
             if counts_batches:
-                # No step was counted: then batches count.
+                # No steps were counted, so batches count as steps.
                 upto = batches + np.cumsum(chunk.columns["role"] == Role.BATCH)
                 batches = self._num_batches = int(upto[-1])
                 chunk = replace(chunk, columns={**chunk.columns, "step": np.maximum(upto - 1, 0).astype(np.int32)})
             yield chunk
 
     def _counted(self, chunk: Chunk) -> Chunk:
-        """A batch with its records counted from the first that is given, and nothing that leads to those before."""
+        """A batch with its records counted from the first one that is read, and without references to those before."""
         begin = self.begin
         if not begin:
             return chunk
@@ -445,7 +445,7 @@ class StoredProcess(ProcessTrace):
 
     @cached_property
     def numbers(self) -> np.ndarray[Any, Any]:
-        """What is known of losses as numbers, see `read_numbers`; nothing where batches count as steps."""
+        """The recorded numbers, such as losses, see `read_numbers`; none if batches count as steps."""
         begin = self.begin
         numbers = read_numbers(self.folder, None if self._limit is None else self._limit + begin)
         if begin:
@@ -456,7 +456,7 @@ class StoredProcess(ProcessTrace):
 
     @property
     def stopped_by(self) -> str | None:
-        """`disk-full` or `max-disk` where recording stopped before the process ended."""
+        """`disk-full` or `max-disk` if recording stopped before the process ended."""
         if self._spool_stopped_by is None and not self.description.get("ended"):
             content = read_spool(self.folder / schema.SPOOL_FILE)
             self._spool_stopped_by = None if content is None else content.stopped_by
@@ -464,7 +464,7 @@ class StoredProcess(ProcessTrace):
 
     @cached_property
     def extent(self) -> tuple[int, int]:
-        """How many records and steps there are; what a killed process could not count is counted here."""
+        """The number of records and of steps; counted here if the process was killed before it could write them."""
         promised = self._promised()
         if promised is not None and self._limit is None:
             return max(0, promised - self.begin), max(0, int(self.description.get("steps") or 0) - self.first_step)
@@ -477,7 +477,7 @@ class StoredProcess(ProcessTrace):
         return records, steps if self.steps_by is not None else self._num_batches
 
     def _promised(self) -> int | None:
-        """How many records a process that could finish its trace said there are."""
+        """The number of records according to a process that finished its trace; None for others."""
         if not self.description.get("ended") or self.stopped_by is not None:
             return None
         records = self.description.get("records")
@@ -506,12 +506,12 @@ class StoredProcess(ProcessTrace):
         self.truncated |= promised is not None and promised != first
 
     def _chunks_of(self, stream: BatchStream, first: int, decoder: Decoder) -> Iterator[Chunk]:
-        """The batches of one file, as far as they can be what was written."""
+        """Yield the batches of one file, up to the first that cannot be what was written."""
         offset = stream.start
         promised = self._promised()
         while offset is not None and (placed := stream.at(offset)) is not None:
             if promised is not None and first > promised:
-                # More than the process says that it wrote; how much more follows is anybody's guess.
+                # The file has more records than the process says that it wrote, maybe without end.
                 return
             chunk = self._sound(decoder.chunk(first, placed.message))
             if chunk is None:
@@ -524,14 +524,14 @@ class StoredProcess(ProcessTrace):
             yield chunk
 
     def _left_in_spool(self, first: int) -> Chunk | None:
-        """What a killed process had not yet moved to the stream."""
+        """The records that a killed process had not yet moved to the stream."""
         content = read_spool(self.folder / schema.SPOOL_FILE)
         if content is None:
             self.truncated |= self._promised() is None and self.stopped_by is None
             return None
         if content.first_record + content.num_records <= first:
             return None
-        # The stream may end in half a batch: what that was is still here.
+        # The stream may end in half a batch: its records are still in the spool.
         self.truncated = content.first_record != first
         if self.truncated:
             return None
@@ -543,14 +543,14 @@ class StoredProcess(ProcessTrace):
         return self._sound(chunk_from_batch(first, batch) if is_whole(batch) else None)
 
     def _sound(self, chunk: Chunk | None) -> Chunk | None:
-        """The records of a batch; None if they cannot be what was written."""
+        """The records of a batch, if they can be what was written; else None."""
         if chunk is not None and is_sound(chunk, self.names):
             return chunk
         self.truncated = True
         return None
 
     def record(self, number: int) -> tuple[Chunk, int]:
-        """The chunk that holds one record and its position there; if `chunks` did not pass it, that is done now."""
+        """The chunk that holds one record, and its position there; reads the trace first if `chunks` has not."""
         chunk = self._chunk_of(number)
         return chunk, number - chunk.first
 
@@ -559,7 +559,7 @@ class StoredProcess(ProcessTrace):
             return self._cached
         stored = number + self.begin
         if not self._firsts and self._tail is None:
-            # It was compared in another process.
+            # The trace was compared in another process, so this one has not read it.
             for _ in self._stored_chunks(Decoder()):
                 pass
         if self._tail is not None and stored >= self._tail.first:
@@ -575,11 +575,11 @@ class StoredProcess(ProcessTrace):
 
 
 class StoredTrace(Trace):
-    """What one run recorded, as its folder has it."""
+    """The recording of one run, read from its folder."""
 
     @cached_property
     def processes(self) -> list[ProcessTrace]:
-        """The processes that recorded, by key."""
+        """The processes that recorded, in order of key."""
         parent = self.folder / schema.PROCESSES_FOLDER
         folders = sorted(p for p in parent.iterdir() if p.is_dir()) if parent.is_dir() else []
         found: list[ProcessTrace] = [StoredProcess(folder) for folder in folders if has_begun(folder)]
@@ -588,10 +588,10 @@ class StoredTrace(Trace):
         return found
 
     def _require_own(self, process: ProcessTrace) -> None:
-        """Refuse files of another run or process: each names both, unless it was written before files did so.
+        """Refuse files of another run or process; files of older versions do not name theirs, and pass.
 
         Raises:
-            TraceError: One belongs elsewhere.
+            TraceError: A file belongs to another run or process.
         """
         own = self.manifest.get("run"), process.folder.name
         description = process.description
@@ -606,14 +606,14 @@ class StoredTrace(Trace):
                     raise TraceError(
                         "trace-mixed",
                         f"{place} belongs to {what} {its[:40]!r}, but is in the folder of {what} {mine[:40]!r}. The "
-                        "trace mixes files that do not belong together, so it describes no run. Copy it again as a "
+                        "trace mixes files that do not belong together, so it does not describe one run. Copy it again as a "
                         "whole, or record the run again.",
                     )
 
     @cached_property
     def missing_processes(self) -> list[str]:
-        """Folders of processes that the manifest lists and that are no longer there: removed, emptied or not copied."""
-        # Manifests that were written before they had this list name each process with what it ran on.
+        """Folders of processes that the manifest lists but that no longer exist: removed, emptied or not copied."""
+        # Older manifests do not have this list, but the environment of each process, by its key.
         listed = self.manifest.get("processes", self.manifest.get("environment"))
         present = {process.folder.name for process in self.processes}
         return sorted({str(key) for key in listed} - present) if isinstance(listed, list | dict) else []

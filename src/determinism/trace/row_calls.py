@@ -1,4 +1,4 @@
-"""The rows that went into ops and modules and came out of them, as digests: written only where batches are compared by their rows."""
+"""Digests of the rows of the inputs and outputs of ops and modules: written only if batches are compared by their rows."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ _COLUMNS = pa.schema(
 
 @dataclass(frozen=True)
 class SeenTensor:
-    """One tensor that went in or came out."""
+    """One input or output tensor."""
 
     shape: tuple[int, ...]
     whole: bytes
     """Digest of all elements, in the order of the indices."""
     rows: dict[int, bytes]
-    """Per dimension along which rows may lie: the digests of the slices, one after the other."""
+    """For each dimension that may be the batch's, the concatenated digests of the slices along it."""
     unpadded: bytes = b""
-    """Digests of the slices along the first dimension without the zeros at their ends; empty where this was not looked at."""
+    """Digests of the slices along the first dimension without the zeros at their ends; empty if this was not examined."""
 
     def along(self, dimension: int, batch: int) -> list[bytes] | None:
-        """The digests of the rows along a dimension; None if they were not looked at.
+        """The digests of the rows along a dimension; None if they were not examined.
 
         Args:
-            dimension: Which.
-            batch: How many samples the batch had.
+            dimension: The dimension.
+            batch: Number of samples in the batch.
         """
         found = self.rows.get(dimension)
         if found is not None:
@@ -67,14 +67,14 @@ class SeenCall:
     name: str
     """Qualified overload name, or the class of the module."""
     stack: int
-    """Of a module: number of the stack that called it; of an op -1, since its record has it."""
+    """For a module: number of the stack that called it; for an op -1, since its record has it."""
     batch: int
-    """How many samples the batch had, as far as could be told."""
+    """Number of samples in the batch, as far as it could be determined."""
     facts: dict[str, Any]
     """`phase`; `training`: whether the module was in training mode; `draws`: whether the op draws random numbers;
-    `trains`: whether the op was told to train; `dim`: the dimension that it was given. Of a module also
+    `trains`: whether the op was called in training mode; `dim`: the dimension that it was given. For a module also
     `state`: digest of its parameters and buffers; `changed`: names of those that the call changed; `sensitive`: path and class of
-    each module below it that is in training mode and computes differently in it; `drawn`: whether random numbers were drawn."""
+    each submodule that is in training mode and computes differently in it; `drawn`: whether random numbers were drawn."""
     inputs: tuple[SeenTensor, ...]
     outputs: tuple[SeenTensor, ...]
 
@@ -83,14 +83,14 @@ class RowCallsWriter:
     """Appends calls to the file of one process."""
 
     def __init__(self, folder: Path, *, max_bytes: int) -> None:
-        """Make the file.
+        """Create the file.
 
         Args:
-            folder: Of the process.
-            max_bytes: After so many bytes of digests nothing more is kept.
+            folder: Folder of the process.
+            max_bytes: Maximum number of bytes of digests; calls beyond it are left out.
 
         Raises:
-            OSError: It cannot be made.
+            OSError: It cannot be created.
         """
         self._file = pa.OSFile(str(folder / ROWS_FILE), "wb")
         self._stream = pa.ipc.new_stream(self._file, _COLUMNS)
@@ -125,7 +125,7 @@ class RowCallsWriter:
         self._waiting.clear()
 
     def close(self) -> None:
-        """Write what waits, and end the file.
+        """Write the remaining calls, and close the file.
 
         Raises:
             OSError: It cannot be written.
@@ -141,7 +141,7 @@ class RowCallsWriter:
 
 
 def read_row_calls(folder: Path) -> Iterator[SeenCall]:
-    """The calls of one process, in the order in which they were made; none if rows were not looked at.
+    """Yield the calls of one process, in the order in which they were made; none if rows were not examined.
 
     Raises:
         TraceError: The file is damaged.

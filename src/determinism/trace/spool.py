@@ -1,8 +1,8 @@
 """A memory-mapped buffer of records that are not yet in the stream, which survives the end of the process.
 
-What was stored stays in the file when the process is killed, because the pages belong to the kernel; so a trace is
-complete up to the last whole record, however the process ended, without a write per record. The space is reserved
-beforehand: writing into a sparse map on a full disk would kill the program with SIGBUS.
+Its pages belong to the kernel, so what was stored stays in the file when the process is killed: without a write per
+record, a trace is complete up to the last whole record, however the process ended. The space is reserved in advance:
+writing into a sparse map on a full disk would kill the program with SIGBUS.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from determinism.trace.files import open_plain, read_plain
 from determinism.trace.schema import CHILD_COLUMNS, INTERRUPT, RECORD_COLUMNS, Column
 from determinism.types import NO_DIGEST
 
-# What the file of a spool looks like, and how it is read after the process that wrote it is gone.
+# The file format of a spool, and how it is read after the process that wrote it is gone.
 #
-# Behind a header lie the rows of the records, with where their list entries end, and then the entries of each list. A
-# row has all cells of a record side by side, so that one store puts them there. References are the numbers of the
+# A header is followed by the rows of the records, including where their list entries end, and then the entries of each
+# list. A row has all cells of a record side by side, so that one call stores them. References are the numbers of the
 # records themselves; they become distances when the rows become a batch.
 
 HEADER = struct.Struct("=8sIIQII")  # magic, version, rows, first record, record capacity, child capacity
@@ -41,7 +41,7 @@ _MOST_TRIES = 3
 _MOST_BYTES = 256 << 20
 """The largest spool that is read: one with room for records of a million tensors."""
 STOPS = ("", "disk-full", "max-disk", INTERRUPT)
-"""Why recording stopped. On a full disk this byte is all that can still be said, because it has its place already."""
+"""Why recording stopped. On a full disk only this byte can still be written, because its space is already reserved."""
 
 RECORDS = "records"
 _END = "end of "
@@ -58,21 +58,21 @@ ROWS = {
     RECORDS: (*_cells(RECORD_COLUMNS), *((_END + group, "i") for group in CHILD_COLUMNS)),
     **{group: _cells(columns) for group, columns in CHILD_COLUMNS.items()},
 }
-"""The cells of one row: of a record, and of an entry of each list."""
+"""The cells of a row, for a record and for an entry of each list."""
 
 
 def row_format(group: str) -> str:
-    """The `struct` codes of a row, without padding."""
+    """The `struct` codes of a row, to be used without padding."""
     return "".join(code for _, code in ROWS[group])
 
 
 def row_bytes(group: str) -> int:
-    """How many bytes a row takes."""
+    """Size of a row in bytes."""
     return struct.calcsize(f"={row_format(group)}")
 
 
 class Section(NamedTuple):
-    """Where the rows of a record or of the entries of a list lie."""
+    """Where in the file the rows of the records, or the entries of a list, are."""
 
     offset: int
     capacity: int
@@ -90,27 +90,27 @@ def sections(record_capacity: int, child_capacity: int) -> dict[str, Section]:
 
 
 def spool_bytes(record_capacity: int, child_capacity: int) -> int:
-    """How large a spool is."""
+    """Size of a spool in bytes."""
     group, section = list(sections(record_capacity, child_capacity).items())[-1]
     return section.offset + -(-row_bytes(group) * section.capacity // 16) * 16
 
 
 class SpoolContent(NamedTuple):
-    """What a spool holds."""
+    """The content of a spool."""
 
     num_records: int
     first_record: int
     sections: dict[str, Section]
     data: Any
-    """The whole file, as something with bytes."""
+    """The whole file, as an object with the buffer protocol."""
     stopped_by: str | None
-    """`disk-full` or `max-disk`."""
+    """One of `STOPS`; None if recording did not stop."""
 
     def rows(self, group: str, count: int) -> np.ndarray[Any, Any]:
         """The first rows of a section, with a field per cell.
 
         Raises:
-            ValueError: There is no room for so many.
+            ValueError: The section is smaller than that.
         """
         section = self.sections[group]
         if not 0 <= count <= section.capacity:
@@ -119,12 +119,12 @@ class SpoolContent(NamedTuple):
         return np.frombuffer(self.data, row, count, section.offset)
 
     def ends(self, group: str) -> np.ndarray[Any, Any]:
-        """Where the entries of each record end in a list."""
+        """Where the entries of each record end in the list of a group."""
         return self.rows(RECORDS, self.num_records)[_END + group]
 
 
 def read_spool(path: Path) -> SpoolContent | None:
-    """Read the spool that a process left behind; None if there is none or if it is not whole.
+    """Read the spool that a process left behind; None if there is none or if it is incomplete.
 
     Raises:
         TraceError: It is not a regular file.
@@ -146,7 +146,7 @@ def read_spool(path: Path) -> SpoolContent | None:
 
 
 def steady_bytes(path: Path) -> bytes | None:
-    """What a spool that is being written holds at one moment; None if there is none, or if it is emptied again and again.
+    """A consistent snapshot of a spool that is being written; None if there is none, or if it is emptied too often.
 
     Raises:
         TraceError: It is not a regular file.
@@ -159,7 +159,7 @@ def steady_bytes(path: Path) -> bytes | None:
             return None
         place = slice(FIRST_OFFSET, FIRST_OFFSET + 8)
         if len(data) >= HEADER_BYTES and data[place] == now[place]:
-            # It was not emptied and filled anew meanwhile, so the records that its header counts are whole.
+            # It was not emptied and refilled meanwhile, so the records that its header counts are whole.
             return data
     return None
 
@@ -181,7 +181,7 @@ def read_progress(path: Path) -> tuple[int, int] | None:
 
 
 class _Packers(dict[int, Callable[..., None]]):
-    """Stores the rows of a list, given the cells of all of them one after the other; by the number of cells."""
+    """Functions that store the rows of a list, given the cells of all of them in sequence; by the number of cells."""
 
     def __init__(self, group: str) -> None:
         self._row = row_format(group)
@@ -206,9 +206,9 @@ class Spool:
         """Create the file.
 
         Args:
-            path: Where; a spool that lies there already is replaced.
-            record_capacity: Room for so many records.
-            child_capacity: Room for so many entries of each list.
+            path: The file; an existing spool is replaced.
+            record_capacity: How many records it has room for.
+            child_capacity: How many entries of each list it has room for.
             first_record: Number of the next record.
 
         Raises:
@@ -218,10 +218,10 @@ class Spool:
         self.child_capacity = child_capacity
         self.first_record = first_record
         self.counts = array("q", [0] * (len(ROWS) + 1))
-        """How many records and entries of each list there are, in memory that other code than this may count in; and at last whether
+        """The number of records and of entries of each list, in memory that other code may update too; the last element says whether
         records are held, see `hold`."""
         size = self.size = spool_bytes(record_capacity, child_capacity)
-        # Under another name until it is whole: the pages of a spool that is in use must not lose their file.
+        # Under a temporary name until it is complete: a spool that is in use must not lose its file.
         part = path.with_name(f"{path.name}.part")
         descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
@@ -238,7 +238,7 @@ class Spool:
         self._bytes = memoryview(self._map)
         self._committed = self._bytes[ROWS_OFFSET : ROWS_OFFSET + 4].cast("I")
         self._counted = self._committed
-        """Where the number of records stands that readers take for whole."""
+        """The number of records in the header, all of which readers take as whole."""
         self._first = self._bytes[FIRST_OFFSET : FIRST_OFFSET + 8].cast("Q")
         self._sections = sections(record_capacity, child_capacity)
         (
@@ -257,7 +257,7 @@ class Spool:
 
         Args:
             cells: One number per column of `schema.RECORD_COLUMNS`.
-            inputs: Cell after cell of all inputs, as in `schema.CHILD_COLUMNS`; so for the other lists.
+            inputs: The cells of all inputs in sequence, as in `schema.CHILD_COLUMNS`; likewise for the other lists.
             input_digests: See `inputs`.
             outputs: See `inputs`.
             generators: See `inputs`.
@@ -296,53 +296,53 @@ class Spool:
 
     @property
     def num_records(self) -> int:
-        """How many records it holds."""
+        """Number of records in it."""
         return self.counts[0]
 
     def offset_of_input_digest(self, number: int) -> int:
-        """Where in the file a digest is to lie, of an input of the next record."""
+        """File offset of the digest of an input of the next record."""
         return self._digests_at + _DIGEST * (self.counts[2] + number + 1) - _GENERATOR
 
     def offset_of_output(self, number: int) -> int:
-        """Where in the file a digest is to lie, of an output of the next record."""
+        """File offset of the digest of an output of the next record."""
         return self._outputs_at + _OUTPUT * (self.counts[3] + number + 1) - _GENERATOR
 
     @property
     def memory(self) -> mmap.mmap:
-        """The file, as it lies in memory."""
+        """The memory map of the file."""
         return self._map
 
     @property
     def offsets(self) -> list[int]:
-        """Where the rows of the records and of each list begin in the file."""
+        """File offsets of the rows of the records and of each list."""
         return [section.offset for section in self._sections.values()]
 
     def hold(self) -> None:
-        """From now on records are stored, and not counted for readers until `count_to` or `release`."""
+        """Store records from now on without counting them for readers until `count_to` or `release`."""
         if not self.counts[-1]:
             self.counts[-1] = 1
             self._committed = memoryview(bytearray(4)).cast("I")
 
     def count_to(self, records: int) -> None:
-        """Count so many of them."""
+        """Count this many records for readers."""
         self._counted[0] = records
 
     def release(self) -> None:
-        """Count all, and those to come as they come."""
+        """Count all records for readers, and later ones as they are stored."""
         self._counted[0] = self.num_records
         self._committed = self._counted
         self.counts[-1] = 0
 
     def content(self) -> SpoolContent:
-        """What it holds now; valid until the next record is stored."""
+        """The current content; valid until the next record is stored."""
         return SpoolContent(self.num_records, self.first_record, self._sections, self._bytes, None)
 
     def stop(self, reason: str) -> None:
-        """Say why nothing more will be recorded."""
+        """Note why nothing more will be recorded."""
         self._map[STOP_OFFSET] = STOPS.index(reason)
 
     def restart(self) -> None:
-        """Empty the spool; it goes on with the next record."""
+        """Empty the spool, ready for the next record."""
         self.first_record += self.num_records
         for at in range(len(ROWS)):
             self.counts[at] = 0
@@ -350,54 +350,53 @@ class Spool:
         self._first[0] = self.first_record
 
 
-# Records of which a digest is still being made.
+# Records with a digest that is still being computed.
 #
-# They lie in the spool like all others, with zeros in the place of the digest, and the spool counts neither them nor
-# those that came after until the digest is there. So the order of records stays that of the program, what waits takes
-# little memory beside the spool, and whoever reads the spool, also after the process was killed, never sees a record that
-# is not whole.
+# They are in the spool like all others, with zeros in place of the digest, and the spool counts neither them nor later
+# records until the digest is available. So the order of records stays that of the program, waiting takes little memory
+# besides the spool, and readers of the spool, even after the process was killed, never see an incomplete record.
 
 
 class Delivery:
-    """Digests that are made together and arrive together."""
+    """Digests that are computed together and arrive together."""
 
     size: int
-    """How many it has at most."""
+    """The maximum number of digests."""
 
     def ready(self) -> bytes | None:
-        """All of them, 16 bytes each, if they are there; does not wait.
+        """Return all digests, 16 bytes each, if they are available; does not wait.
 
         Raises:
-            DigestLost: They will never be.
+            DigestLost: They will never be available.
         """
         raise NotImplementedError
 
     def wait(self) -> bytes:
-        """All of them, as soon as they are there.
+        """Wait for all digests and return them.
 
         Raises:
-            DigestLost: They will never be.
+            DigestLost: They will never be available.
         """
         raise NotImplementedError
 
 
 class PendingDigest:
-    """Stands in a record for a digest that is still being made."""
+    """A placeholder in a record for a digest that is still being computed."""
 
     __slots__ = ("delivery", "position")
 
     def __init__(self, delivery: Delivery, position: int) -> None:
-        """Take what it comes with, and its number there."""
+        """Take the delivery that will bring the digest, and its position there."""
         self.delivery = delivery
         self.position = position
 
     def ready(self) -> bytes | None:
-        """The digest if it is there; see `Delivery`."""
+        """Return the digest if it is available; see `Delivery`."""
         digests = self.delivery.ready()
         return None if digests is None else self._of(digests)
 
     def wait(self) -> bytes:
-        """The digest, as soon as it is there; see `Delivery`."""
+        """Wait for the digest and return it; see `Delivery`."""
         return self._of(self.delivery.wait())
 
     def _of(self, digests: bytes) -> bytes:
@@ -405,11 +404,11 @@ class PendingDigest:
 
 
 class DigestLost(Exception):
-    """What was to make a digest failed."""
+    """The computation of a digest failed."""
 
 
 def settled(digest: bytes | PendingDigest) -> bytes:
-    """A digest that may still have to be waited for."""
+    """Return a digest, waiting for it if it is pending."""
     return digest.wait() if isinstance(digest, PendingDigest) else digest
 
 
@@ -420,22 +419,22 @@ class _Places:
 
     def __init__(self, size: int, first_row: int) -> None:
         self.first_row = first_row
-        """No record before this one waits for them."""
+        """The first row that may wait for them."""
         self.offsets = array("q", [-1] * size + [1])
-        """Of each in the file, -1 for one that no record has; at last 1, until nothing may be added any more. Other code may add some."""
+        """File offset of each digest, -1 for one that is in no record. The last element is 1 while offsets may be added, by other code too."""
         self.more: list[tuple[int, int]] = []
-        """Offsets and positions of digests that several records have."""
+        """Offset and position of further copies of digests that several records have."""
 
 
 class WaitingRows:
-    """Stands between a writer and its spool."""
+    """A layer between a writer and its spool that fills in pending digests."""
 
     def __init__(self, spool: Spool, lost: Callable[[str], None]) -> None:
-        """Take both.
+        """Take the spool.
 
         Args:
-            spool: Takes the records.
-            lost: Called with the reason for each digest that will never be there; its record holds none then.
+            spool: Gets the records.
+            lost: Called with the reason for each digest that will never be available; its record then has none.
         """
         self._spool = spool
         self._lost = lost
@@ -449,7 +448,7 @@ class WaitingRows:
         outputs: Sequence[Any],
         generators: Sequence[bytes],
     ) -> bool:
-        """Store a record as `Spool.append` does, in which digests may be pending ones."""
+        """Store a record as `Spool.append` does; its digests may be pending."""
         self.advance()
         spool, pending = self._spool, list[tuple[int, PendingDigest]]()
         input_digests = _without_pending(input_digests, spool.offset_of_input_digest, pending)
@@ -477,7 +476,7 @@ class WaitingRows:
                 places.more.remove((offset, digest.position))
 
     def places(self, delivery: Delivery) -> array[int]:
-        """Where the digests of a delivery go, for code that adds some; see `_Places`."""
+        """The file offsets of a delivery's digests, for other code to add to; see `_Places.offsets`."""
         self.advance()
         return (self._waiting.get(delivery) or self._new_places(delivery)).offsets
 
@@ -488,7 +487,7 @@ class WaitingRows:
         return places
 
     def advance(self) -> None:
-        """Put the digests that have come meanwhile in their places."""
+        """Fill in the digests that have arrived."""
         if not self._waiting:
             return
         while self._waiting:
@@ -531,9 +530,9 @@ class WaitingRows:
             self._lost(reason)
 
     def _count(self) -> None:
-        """Let the spool count the records before the first one that waits."""
+        """Make the spool count the records before the first one that waits."""
         if self._waiting:
-            # Those that came first wait since the earliest records.
+            # Deliveries are in the order of the records that wait for them.
             self._spool.count_to(next(iter(self._waiting.values())).first_row)
         else:
             self._spool.release()
@@ -542,7 +541,7 @@ class WaitingRows:
 def _without_pending(
     cells: Sequence[Any], offset_of: Callable[[int], int], pending: list[tuple[int, PendingDigest]]
 ) -> Sequence[Any]:
-    """Cells of a list with zeros for the digests that are pending; adds those to `pending`, with where they go."""
+    """The cells of a list with zeros in place of pending digests, which are added to `pending` with their file offsets."""
     found = [(offset_of(at), digest) for at, digest in enumerate(cells[1::2]) if isinstance(digest, PendingDigest)]
     if not found:
         return cells
@@ -557,7 +556,7 @@ def batch_from_spool(content: SpoolContent) -> pa.RecordBatch:
     """The records in a spool.
 
     Raises:
-        ValueError: Its numbers lead out of it.
+        ValueError: Its numbers refer to places outside of it.
     """
     records = content.rows(RECORDS, content.num_records)
     numbers = content.first_record + np.arange(content.num_records, dtype=np.int64)
@@ -569,7 +568,7 @@ def batch_from_spool(content: SpoolContent) -> pa.RecordBatch:
         of_entries = np.repeat(numbers, np.diff(offsets))
         children = [_array(column, entries, of_entries) for column in columns]
         values = pa.StructArray.from_arrays(children, fields=list(child_type(columns)))
-        # With the type as the schema has it: a cast to it would import `pyarrow.compute` into the program.
+        # Built with the type from the schema: a cast to it would import `pyarrow.compute` into the program.
         kind = RECORD_SCHEMA.field(group).type
         arrays.append(
             pa.Array.from_buffers(kind, content.num_records, [None, pa.py_buffer(offsets)], children=[values])
@@ -578,7 +577,7 @@ def batch_from_spool(content: SpoolContent) -> pa.RecordBatch:
 
 
 def _array(column: Column, rows: np.ndarray[Any, Any], numbers: np.ndarray[Any, Any]) -> pa.Array:
-    """One column of rows that belong to the records of these numbers."""
+    """One column of rows; `numbers` are the numbers of the records that they belong to."""
     cells = rows[column.name]
     if column.is_reference:
         cells = np.where(cells >= 0, numbers - cells, 0).astype(np.int32)

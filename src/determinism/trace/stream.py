@@ -1,7 +1,7 @@
 """Files of Arrow messages: the records of one process, read from any of their batches, and tables.
 
-Whoever hands over a trace may have written it by hand. A message of a few bytes can claim a body of terabytes, or be decompressed to
-one; so what it claims is checked before Arrow sees it.
+A trace may have been written by hand. A message of a few bytes can claim a body of terabytes, or decompress to
+one; so its claims are checked before Arrow sees it.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from determinism.trace.schema import (
 # Reads the files, message by message.
 
 MOST_ROWS = 1 << 16
-"""So many records a batch has at most; a writer puts no more than 8,192 into one."""
+"""Maximum number of records in a batch; a writer puts no more than 8,192 into one."""
 _MOST_RATIO = 64
-"""How many times larger than its file a table may become, beyond one batch. Names are texts that compress about tenfold."""
+"""How many times larger than its file a table may become, in addition to one batch. Names are texts that compress about tenfold."""
 _MOST_TABLE_ROWS = 1 << 14
-"""So many rows of a table become objects at a time."""
+"""How many rows of a table become objects at a time."""
 _MOST_DIGITS = 15
-"""Of the number of a record."""
+"""Limit on the digits of a record's number."""
 _PREFIX = struct.Struct("<II")
 _CONTINUATION = 0xFFFFFFFF
 _MOST_METADATA_BYTES = 1 << 20
 _SCHEMA, _RECORD_BATCH = 1, 3
-"""What a message is, by the numbers of Arrow's `MessageHeader`."""
+"""The kinds of messages, by their numbers in Arrow's `MessageHeader`."""
 
 
 class Placed(NamedTuple):
-    """A batch as it stands in the file, and where the one after it begins."""
+    """A batch as it is in the file, and the offset of the next one."""
 
     message: Any
     end: int
     rows: int = 0
     decoded_bytes: int = 0
-    """How many bytes its buffers take once they are decompressed."""
+    """Size in bytes of its buffers after decompression."""
 
 
 class _MessageFile:
@@ -61,14 +61,14 @@ class _MessageFile:
         """Open it.
 
         Raises:
-            OSError: It is not there, or cannot be read.
+            OSError: It does not exist, or cannot be read.
             TraceError: It is not a regular file.
         """
         self._file = FileParts(path)
 
     @property
     def size(self) -> int:
-        """How large the file is now."""
+        """The file's current size."""
         return self._file.size
 
     def at(self, offset: int, kind: int) -> Placed | None:
@@ -76,7 +76,7 @@ class _MessageFile:
 
         Raises:
             OSError: It cannot be read.
-            ValueError: It breaks off, or is none that a writer wrote.
+            ValueError: It breaks off, or no writer wrote it.
         """
         size = self.size
         if offset >= size:
@@ -93,7 +93,7 @@ class _MessageFile:
         metadata = self._read(offset + _PREFIX.size, metadata_bytes)
         header = _Header(metadata)
         if header.kind != kind or not 0 <= header.body_bytes <= size - body:
-            raise ValueError("the message is truncated, or is another one than belongs here")
+            raise ValueError("the message is truncated, or does not belong here")
         content = self._read(body, header.body_bytes)
         rows, decoded = (header.rows, header.decoded_bytes(content)) if kind == _RECORD_BATCH else (0, 0)
         message = pa.ipc.read_message(pa.py_buffer(prefix + metadata + content))
@@ -110,16 +110,16 @@ class _MessageFile:
 
 
 class _Header:
-    """What the metadata of a message say, which are a flatbuffer.
+    """The metadata of a message: a flatbuffer.
 
     Source of the layout: https://flatbuffers.dev/internals and Message.fbs of Apache Arrow.
     """
 
     def __init__(self, metadata: bytes) -> None:
-        """Read them.
+        """Parse the metadata.
 
         Raises:
-            ValueError: They lead out of themselves.
+            ValueError: They contain an offset beyond their end.
         """
         self._metadata = metadata
         message = self._unpack("<I", 0)
@@ -129,14 +129,14 @@ class _Header:
 
     @property
     def rows(self) -> int:
-        """How many rows a record batch says that it has."""
+        """Number of rows that a record batch claims to have."""
         return 0 if self._header is None else self._field(self._header, 0, "<q", 0)
 
     def decoded_bytes(self, body: bytes) -> int:
-        """How many bytes the buffers of a record batch take once they are decompressed.
+        """Size in bytes of the buffers of a record batch after decompression.
 
         Raises:
-            ValueError: More than any batch that a writer wrote, or they do not lie within the body.
+            ValueError: It is larger than any that a writer writes, or a buffer is not within the body.
         """
         if self._header is None:
             raise ValueError("the message has no batch")
@@ -152,7 +152,7 @@ class _Header:
         for at in self._structs(buffers):
             offset, length = self._unpack("<q", at), self._unpack("<q", at + 8)
             if not 0 <= offset <= offset + length <= len(body):
-                raise ValueError("a buffer does not lie within the message")
+                raise ValueError("a buffer is not within the message")
             decoded = length
             if is_compressed and length >= 8:
                 decoded = int.from_bytes(body[offset : offset + 8], "little", signed=True)
@@ -163,15 +163,15 @@ class _Header:
         return total
 
     def _structs(self, vector: int | None) -> Iterator[int]:
-        """Where each of the structs of 16 bytes in a vector begins."""
+        """The offsets of the 16-byte structs in a vector."""
         if vector is not None:
             count = self._unpack("<I", vector)
             if count * 16 > len(self._metadata):
-                raise ValueError("a vector leads out of the message")
+                raise ValueError("a vector extends beyond the message")
             yield from range(vector + 4, vector + 4 + 16 * count, 16)
 
     def _target(self, table: int, index: int) -> int | None:
-        """Where the table or vector begins that a field leads to; None if the field is missing."""
+        """The offset of the table or vector that a field refers to; None if the field is missing."""
         place = self._place(table, index)
         return None if place is None else place + self._unpack("<I", place)
 
@@ -187,25 +187,25 @@ class _Header:
 
     def _unpack(self, code: str, at: int) -> int:
         if not 0 <= at <= len(self._metadata) - struct.calcsize(code):
-            raise ValueError("the metadata of a message lead out of it")
+            raise ValueError("the metadata of a message refer to a place outside of it")
         return int(struct.unpack_from(code, self._metadata, at)[0])
 
 
 class BatchStream:
-    """The batches of a stream of records; what its end lacks is no error, since a process may be killed while it writes."""
+    """The batches of a stream of records; a missing end is not an error, since a process may be killed while it writes."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file and read which columns it has.
+        """Open the file and check its columns.
 
         Raises:
-            TraceError: It is not there, is not a regular file, or has other columns.
+            TraceError: It does not exist, is not a regular file, or has different columns.
         """
         self.is_broken = False
         """Whether something follows the last batch that could be read."""
         self.start: int | None = None
-        """Where the first batch begins; None if the file ends before that."""
+        """Offset of the first batch; None if the file ends before that."""
         self.first: int | None = None
-        """Number of the first record; None if the file ends before that is said."""
+        """Number of the first record; None if the file ends before it says so."""
         try:
             self._source = _MessageFile(path)
         except OSError as error:
@@ -214,7 +214,7 @@ class BatchStream:
                 f"{path} cannot be read ({error}), so this trace is incomplete. Record the run again.",
             ) from None
         if not self._source.size:
-            # Arrow writes the description of the columns with the first batch; there was none yet.
+            # Arrow writes the schema with the first batch, and there was none yet.
             return
         try:
             self.start = _start(self._source, RECORD_SCHEMA)
@@ -230,7 +230,7 @@ class BatchStream:
         self.first = int(said) if said.isdigit() and len(said) <= _MOST_DIGITS else None
 
     def at(self, offset: int) -> Placed | None:
-        """The batch that begins at an offset; None at the end of what can be read."""
+        """The batch that begins at an offset; None at the end of the readable part."""
         try:
             placed = self._source.at(offset, _RECORD_BATCH)
             if placed is not None and placed.rows > MOST_ROWS:
@@ -242,7 +242,7 @@ class BatchStream:
 
 
 def owner_named_in(path: Path) -> tuple[str | None, str | None]:
-    """The run and the process that a file of records or names says that it belongs to; None where it does not say so.
+    """The run and the process that a file of records or names claims to belong to; None for either if it does not say.
 
     Raises:
         TraceError: It is not a regular file.
@@ -250,7 +250,7 @@ def owner_named_in(path: Path) -> tuple[str | None, str | None]:
     try:
         metadata = _metadata_of(_MessageFile(path))
     except (pa.ArrowException, OSError, ValueError):
-        # Whoever reads its rows says what is wrong with it.
+        # Reading its rows will report what is wrong with it.
         return None, None
     run, process = (
         None if (said := metadata.get(key.encode())) is None else said.decode("utf-8", "replace")
@@ -265,15 +265,15 @@ def _metadata_of(source: _MessageFile) -> dict[bytes, bytes]:
 
 
 def read_table(path: Path, columns: pa.Schema) -> Iterator[tuple[Any, ...]]:
-    """The rows of a file of Arrow batches, from the first on, as far as the batches are whole: their cells.
+    """Yield the cells of each row of a file of Arrow batches, up to the first batch that is not whole.
 
     Args:
         path: The file.
-        columns: Which it has.
+        columns: Its schema.
 
     Raises:
-        OSError: It is not there, or cannot be read.
-        ValueError: It breaks off, or holds what no writer wrote.
+        OSError: It does not exist, or cannot be read.
+        ValueError: It breaks off, or contains what no writer wrote.
         TraceError: It is not a regular file.
     """
     source = _MessageFile(path)
@@ -297,10 +297,10 @@ def read_table(path: Path, columns: pa.Schema) -> Iterator[tuple[Any, ...]]:
 
 
 def _start(source: _MessageFile, columns: pa.Schema) -> int | None:
-    """Where the first batch begins; None if the file has other columns.
+    """Offset of the first batch; None if the file has different columns.
 
     Raises:
-        ValueError: The description of the columns breaks off, or is none.
+        ValueError: The schema breaks off, or is not valid.
         OSError: It cannot be read.
     """
     placed = source.at(0, _SCHEMA)
@@ -319,7 +319,7 @@ _MOST_PENDING_BYTES = 256 << 20
 
 
 def name_rows(folder: Path) -> Iterator[_Row]:
-    """The names of a process: table, number, text. What a killed process did not get into the stream follows from its pending file."""
+    """Yield the names of a process: table, number, text. The pending file has those that a killed process had not moved to the stream."""
     yield from _stream_rows(folder / NAMES_FILE)
     yield from _pending_rows(folder / PENDING_NAMES_FILE)
 
@@ -328,7 +328,7 @@ def _stream_rows(path: Path) -> Iterator[_Row]:
     try:
         yield from read_table(path, NAMES_SCHEMA)
     except (OSError, ValueError):
-        # The process was killed while it wrote: the whole batches count, the pending file has the rest.
+        # The process was killed while writing: the whole batches count, the pending file has the rest.
         return
 
 

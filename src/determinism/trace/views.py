@@ -1,4 +1,4 @@
-"""Records seen differently: several streams as one process, and a process without its first records."""
+"""Views of records: several streams as one process, and a process without its first records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from determinism.trace.process import ProcessTrace
 from determinism.trace.schema import NONE, Table
 from determinism.types import NO_DIGEST, Phase, Role
 
-# Several streams of one run, read as if one process had written them one after the other.
+# Several streams of one run, read as if one process had written them in sequence.
 
 _NAMED_COLUMNS = {
     "op": Table.OP,
@@ -32,15 +32,15 @@ _WITH_LAYOUTS = ("inputs", "outputs")
 
 
 class JoinedNames(Names):
-    """The names of several streams; those of each are numbered on from those of the one before."""
+    """The names of several streams; the numbers of each stream's names continue those of the previous one."""
 
     def __init__(self, parts: Sequence[Names]) -> None:
         self._parts = parts
         self._texts = {table: [] for table in Table}
-        # What to name if a text is damaged: the folder that holds those of all.
+        # The folder to report if a text is damaged: the one with the folders of all streams.
         self.folder = parts[0].folder.parent if parts else Path()
         self.shifts: list[dict[Table, int]] = []
-        """Per stream and table: by how much its numbers grow."""
+        """For each stream and table, the offset added to its numbers."""
         for part in parts:
             shifts = {table: len(texts) for table, texts in self._texts.items()}
             self.shifts.append(shifts)
@@ -56,16 +56,16 @@ class JoinedNames(Names):
 
 
 class JoinedStreams(ProcessTrace):
-    """Several streams of one run; records are numbered on from stream to stream, so edges stay as they are."""
+    """Several streams of one run; record numbers continue from stream to stream, so edges stay as they are."""
 
     def __init__(self, key: str, streams: Sequence[ProcessTrace]) -> None:
         """Join streams.
 
         Args:
-            key: What to call them together.
-            streams: None at all are an empty process.
+            key: The key of the joined process.
+            streams: The streams; an empty list makes an empty process.
         """
-        # What to name if something is damaged: the folder that holds those of all.
+        # The folder to report if something is damaged: the one with the folders of all streams.
         folder = streams[0].folder.parent if streams else Path()
         super().__init__(folder, key, streams[0].description if streams else {})
         self.streams = streams
@@ -78,19 +78,19 @@ class JoinedStreams(ProcessTrace):
         return JoinedNames([stream.names for stream in self.streams])
 
     def chunks(self, decoder: Decoder | None = None) -> Iterator[Chunk]:
-        """Every record of every stream."""
+        """Yield every record of every stream."""
         for index, stream in enumerate(self.streams):
             start = end = self._starts[index]
             for chunk in stream.chunks(decoder):
                 end = start + chunk.first + chunk.rows
                 yield self._shifted(index, start, chunk)
-            # A pass that is broken off must not forget what an earlier one has seen.
+            # A pass that ends early must not discard the starts that an earlier one found.
             if len(self._starts) == index + 1:
                 self._starts.append(end)
         self.truncated = any(stream.truncated for stream in self.streams)
 
     def until(self, limit: int | None) -> JoinedStreams:
-        """The same streams, as if no more than this many records had been made in all; None for all."""
+        """The same streams, as if they had no more than this many records in total; None for all."""
         kept = []
         for stream in self.streams:
             records, _ = stream.extent
@@ -109,7 +109,7 @@ class JoinedStreams(ProcessTrace):
 
     @cached_property
     def numbers(self) -> np.ndarray[Any, Any]:
-        """What is known of losses as numbers, with the records numbered as here."""
+        """The recorded numbers, such as losses, with joined record numbers."""
         found, start = [], 0
         for stream in self.streams:
             rows = stream.numbers.copy()
@@ -121,17 +121,17 @@ class JoinedStreams(ProcessTrace):
 
     @property
     def stopped_by(self) -> str | None:
-        """Why recording stopped early in one of the streams."""
+        """Why recording stopped early, in the first stream in which it did."""
         return next((stream.stopped_by for stream in self.streams if stream.stopped_by is not None), None)
 
     @cached_property
     def extent(self) -> tuple[int, int]:
-        """How many records all streams have, and the most steps of one."""
+        """The total number of records, and the largest number of steps of a stream."""
         extents = [stream.extent for stream in self.streams]
         return sum(records for records, _ in extents), max((steps for _, steps in extents), default=0)
 
     def record(self, number: int) -> tuple[Chunk, int]:
-        """The chunk that holds one record and its position there; `chunks` must have passed it."""
+        """The chunk that holds one record, and its position there; `chunks` must have passed it."""
         if self._latest is None or not 0 <= number - self._latest.first < self._latest.rows:
             index, own = self.place(number)
             chunk, _ = self.streams[index].record(own)
@@ -139,12 +139,12 @@ class JoinedStreams(ProcessTrace):
         return self._latest, number - self._latest.first
 
     def place(self, number: int) -> tuple[int, int]:
-        """Which stream holds a record, and the record's number there."""
+        """Position of the stream that has a record, and the record's number there."""
         index = bisect_right(self._starts, number, hi=min(len(self._starts), len(self.streams))) - 1
         return index, number - self._starts[index]
 
     def stream_of(self, numbers: Array) -> Array:
-        """Which stream holds each of these records, by position."""
+        """Position of the stream that has each of these records."""
         return np.searchsorted(self._starts[: len(self.streams)], numbers, side="right") - 1
 
     def _shifted(self, index: int, start: int, chunk: Chunk) -> Chunk:
@@ -167,7 +167,7 @@ def _grown(numbers: Array, shift: int) -> Array:
 class TraceSuffix(ProcessTrace):
     """A process without its first records; the rest are numbered from 0.
 
-    What was made before is an input without a producer, with the digest of what the producer left, as far as that was read as a whole.
+    An input that was made before has no producer, but the digest of the producer's output, if the whole output was read.
     """
 
     def __init__(
@@ -181,17 +181,17 @@ class TraceSuffix(ProcessTrace):
         skipped: Sequence[int] = (),
         without: Mapping[int, Array] | None = None,
     ) -> None:
-        """Take the rest of a process.
+        """View the rest of a process.
 
         Args:
-            process: The whole of it.
-            start: Number of the first record that counts.
+            process: The whole process.
+            start: Number of the first record of the suffix.
             steps_before: Added to the number of each step.
-            forward_until: Number of a record (of the whole process). What comes before it in no phase of its own belongs to the forward.
-            unseen: Numbers of later records (of the whole process) of which the others know no more than of what was made before.
-            skipped: Numbers of such records that are no part of what the others did either. Nothing is left of them but their place: they
+            forward_until: Number of a record (of the whole process). Earlier records in phases `INIT` or `OTHER` count as forward.
+            unseen: Numbers of later records (of the whole process) that are treated as producers like those before the suffix.
+            skipped: Numbers of further such records that do not take part themselves either. Only their places remain: they
                 have neither inputs nor outputs, and no thread, so that nothing pairs with them.
-            without: By the number of a record (of the whole process) the positions of inputs that do not count. Such a record has no
+            without: For records (of the whole process), by number, the positions of inputs to ignore. Such a record has no
                 arguments, since they name what it read.
 
         Raises:
@@ -209,17 +209,17 @@ class TraceSuffix(ProcessTrace):
 
     @cached_property
     def names(self) -> Names:
-        """The tables of names, those of the first records, too."""
+        """The tables of names, including those of the first records."""
         return self._whole.names
 
     @cached_property
     def numbers(self) -> Array:
-        """What is known of losses of the whole process, with its own numbers of records."""
+        """The recorded numbers of the whole process, such as losses, with its own record numbers."""
         return self._whole.numbers
 
     @cached_property
     def extent(self) -> tuple[int, int]:
-        """How many records and steps the whole process has."""
+        """The number of records and of steps of the whole process."""
         return self._whole.extent
 
     @property
@@ -228,28 +228,28 @@ class TraceSuffix(ProcessTrace):
         return self._whole.stopped_by
 
     def until(self, limit: int | None) -> TraceSuffix:
-        """Not possible: a suffix is compared as a whole."""
+        """Not supported: a suffix is compared as a whole."""
         raise NotImplementedError
 
     def since(self, step: int) -> TraceSuffix:
-        """Not possible: a suffix is compared as a whole."""
+        """Not supported: a suffix is compared as a whole."""
         raise NotImplementedError
 
     def chunks(self, decoder: Decoder | None = None) -> Iterator[Chunk]:
-        """Every record in order from the first that counts."""
+        """Yield every record of the suffix in order."""
         for chunk in self._whole.chunks(decoder):
             if chunk.first + chunk.rows > self.start:
                 yield self._seen(cut(chunk, max(self.start - chunk.first, 0), chunk.rows))
         self.truncated = self._whole.truncated
 
     def record(self, number: int) -> tuple[Chunk, int]:
-        """The chunk that holds one record and its position there; `chunks` must have passed it."""
+        """The chunk that holds one record, and its position there; `chunks` must have passed it."""
         chunk, row = self._whole.record(number + self.start)
         before = max(self.start - chunk.first, 0)
         return self._seen(cut(chunk, before, chunk.rows)), row - before
 
     def _seen(self, chunk: Chunk) -> Chunk:
-        """Records with numbers from 0, that know of nothing before."""
+        """Records as the suffix shows them: numbered from 0, without references to earlier ones."""
         chunk = self._bared(chunk)
         inputs, digests = self._detached(chunk)
         forward, phase = chunk.columns["forward"], chunk.columns["phase"]
@@ -263,13 +263,13 @@ class TraceSuffix(ProcessTrace):
         children = {**chunk.children, "inputs": inputs, "input_digests": digests}
         if (is_skipped := np.isin(chunk.numbers, self.skipped)).any():
             columns["thread"] = np.where(is_skipped, NONE, columns["thread"]).astype(np.int32)
-            # A loss that only one run has would count by itself.
+            # A loss that only one run has would count as a difference.
             columns["role"] = np.where(is_skipped, Role.OP, columns["role"]).astype(columns["role"].dtype)
             children = {name: _only(entries, entries.spread(~is_skipped)) for name, entries in children.items()}
         return replace(chunk, first=chunk.first - self.start, columns=columns, children=children)
 
     def _bared(self, chunk: Chunk) -> Chunk:
-        """The records without the inputs that do not count."""
+        """The records without the ignored inputs."""
         rows = [n - chunk.first for n in self._without if 0 <= n - chunk.first < chunk.rows]
         if not rows:
             return chunk
@@ -307,7 +307,7 @@ class TraceSuffix(ProcessTrace):
         return Children(inputs.starts, cells), _with(digests, digested, found)
 
     def _output(self, number: int, output: int) -> tuple[int, bytes]:
-        """Layout and digest of what a record left."""
+        """Layout and digest of an output of a record."""
         if (number, output) not in self._left:
             chunk, row = self._whole.record(number)
             outputs = chunk.children["outputs"]
@@ -325,7 +325,7 @@ def _only(entries: Children, kept: Array) -> Children:
 
 
 def _with(digests: Children, owner: Array, found: list[tuple[int, int, bytes]]) -> Children:
-    """Digests of inputs with more of them, in the order of records and positions."""
+    """Merge the found digests into digests of inputs, in the order of records and positions."""
     if not found:
         return digests
     rows = np.concatenate([owner, [row for row, _, _ in found]]).astype(np.int64)

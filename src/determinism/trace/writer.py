@@ -47,7 +47,7 @@ from determinism.trace.spool import Delivery, PendingDigest, Spool, WaitingRows,
 
 
 def _of_run(columns: pa.Schema, process: Path, **more: str) -> pa.Schema:
-    """Columns of a file in the folder of a process, with the names of the run and the process."""
+    """Add the names of the run and the process to the columns of a file in the folder of a process."""
     run = run_of(process.parents[1])
     named = {} if run is None else {RUN_METADATA: run, PROCESS_METADATA: process.name}
     return columns.with_metadata({**columns.metadata, **named, **more}) if named or more else columns
@@ -57,7 +57,7 @@ def _of_run(columns: pa.Schema, process: Path, **more: str) -> pa.Schema:
 
 
 class NamesWriter:
-    """A stream of names, and beside it a file with those that are not in the stream yet."""
+    """A stream of names, and a file with those that are not in the stream yet."""
 
     def __init__(self, folder: Path) -> None:
         """Create both files.
@@ -75,7 +75,7 @@ class NamesWriter:
 
     @property
     def bytes_written(self) -> int:
-        """How large both files are."""
+        """Combined size of both files."""
         return self._file.tell() + self._pending_bytes
 
     def next_number(self, table: Table) -> int:
@@ -91,7 +91,7 @@ class NamesWriter:
             OSError: It could not be written.
         """
         if not text.isascii():
-            # A file name may hold bytes that are no UTF-8, which Arrow refuses.
+            # A file name may contain bytes that are not valid UTF-8, which Arrow refuses.
             text = text.encode("utf-8", "backslashreplace").decode("utf-8")
         row = (int(table), number, text)
         self._rows.append(row)
@@ -105,7 +105,7 @@ class NamesWriter:
         """Move the rows to the stream, if there is room.
 
         Raises:
-            OSError: They could not be written; they still are in the pending file.
+            OSError: They could not be written; they are still in the pending file.
         """
         if not self._rows:
             return
@@ -121,10 +121,10 @@ class NamesWriter:
         self._pending_bytes = 0
 
     def close(self) -> None:
-        """End the stream.
+        """Close the stream and the pending file.
 
         Raises:
-            OSError: Its end could not be written.
+            OSError: The end of the stream could not be written.
         """
         try:
             self._stream.close()
@@ -133,7 +133,7 @@ class NamesWriter:
             self._file.close()
 
     def discard_pending(self) -> None:
-        """Remove the pending file: the stream has all."""
+        """Remove the pending file: the stream has all rows."""
         self._pending_path.unlink(missing_ok=True)
 
 
@@ -141,7 +141,7 @@ class NamesWriter:
 
 
 class ProcessFile:
-    """The description of a process while it is being recorded; written again whenever it changes."""
+    """The description of a process while it is being recorded; rewritten whenever it changes."""
 
     def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
         self._path = folder / PROCESS_FILE
@@ -149,7 +149,7 @@ class ProcessFile:
         self._blind_spots: dict[tuple[str, str, str], int] = {}
 
     def count_blind_spot(self, identifier: str, what: str, reason: str) -> bool:
-        """Count something that was not recorded; returns whether it is the first of its sort."""
+        """Count something that was not recorded; return whether it is the first of its kind."""
         key = (identifier, what, reason)
         self._blind_spots[key] = self._blind_spots.get(key, 0) + 1
         return self._blind_spots[key] == 1
@@ -158,7 +158,7 @@ class ProcessFile:
         """Replace the file.
 
         Raises:
-            OSError: It cannot be written; what stood there before is unharmed.
+            OSError: It cannot be written; its previous content is unharmed.
         """
         spots = [
             {"id": identifier, "what": what, "reason": reason, "count": count}
@@ -174,7 +174,7 @@ class ProcessFile:
 class RecordsWriter:
     """A stream of records, and a spool with those that are not in the stream yet.
 
-    Where the oldest records may be removed, the stream is cut into several files.
+    If the oldest records may be removed, the stream is split into several files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -186,7 +186,7 @@ class RecordsWriter:
         self._folder = folder
         self._spool_path = folder / SPOOL_FILE
         self._earlier: deque[tuple[Path, int]] = deque()
-        """Files with earlier records, and how large they are."""
+        """Files with earlier records, and their sizes."""
         self._first = 0
         """Number of the first record in the stream."""
         self._file, self._stream = self._open(folder / RECORDS_FILE, 0)
@@ -200,14 +200,14 @@ class RecordsWriter:
 
     @property
     def bytes_written(self) -> int:
-        """How large the stream is."""
+        """Size of the stream."""
         return int(self._file.tell()) + sum(size for _, size in self._earlier)
 
     def begin_file(self) -> None:
-        """Put what follows into another file, so that what was written can be removed.
+        """Continue the stream in a new file, so that the previous one can be removed.
 
         Raises:
-            OSError: It cannot be made.
+            OSError: The file cannot be created.
         """
         if self.spool is None or self.spool.first_record == self._first:
             return
@@ -224,12 +224,12 @@ class RecordsWriter:
         self._earlier.append((earlier, int(self._file.tell())))
         self._file.close()
         self._file, self._stream, self._first = file, stream, first
-        # A process that is killed in between leaves no current file, and all records in the earlier ones and the spool.
+        # If the process is killed in between, there is no current file; all records are in the earlier ones and the spool.
         previous.rename(earlier)
         current.rename(previous)
 
     def remove_oldest(self) -> bool:
-        """Remove the oldest file; returns whether there was one.
+        """Remove the oldest file; return whether there was one.
 
         Raises:
             OSError: It cannot be removed.
@@ -241,33 +241,33 @@ class RecordsWriter:
 
     @property
     def file_bytes(self) -> int:
-        """How large the current file is."""
+        """Size of the current file."""
         return int(self._file.tell())
 
     @property
     def spool_bytes(self) -> int:
-        """How large the spool is."""
+        """Size of the spool."""
         return 0 if self.spool is None else self.spool.size
 
     @property
     def num_waiting(self) -> int:
-        """How many records wait in the spool."""
+        """Number of records in the spool."""
         return 0 if self.spool is None else self.spool.num_records
 
     def open_spool(self, record_capacity: int, child_capacity: int, room: int | None) -> Spool:
-        """Put an empty spool in the place of the one that there is.
+        """Replace the current spool with an empty one.
 
         Args:
-            record_capacity: Room for so many records.
-            child_capacity: Room for so many entries of each list.
-            room: How many bytes the spool and as large a batch may take together.
+            record_capacity: How many records it has room for.
+            child_capacity: How many entries of each list it has room for.
+            room: How many bytes the spool and a batch of the same size may take together.
 
         Raises:
-            OSError: The disk has no room for it; or, without an `errno`, there is none within what is allowed.
+            OSError: The disk has no room for it; or, without an `errno`, it would exceed the limit.
         """
         size = spool_bytes(record_capacity, child_capacity)
         if room is not None and 2 * size > room:
-            raise OSError(f"the {room} bytes that are left have no room for {size} bytes of records")
+            raise OSError(f"{size} bytes of records do not fit into the {room} bytes that are left")
         first = 0 if self.spool is None else self.spool.first_record
         self.spool = Spool(self._spool_path, record_capacity, child_capacity, first)
         return self.spool
@@ -276,7 +276,7 @@ class RecordsWriter:
         """Move the records to the stream, if there is room.
 
         Raises:
-            OSError: They could not be written; they still are in the spool.
+            OSError: They could not be written; they are still in the spool.
         """
         if not self.num_waiting or self.spool is None:
             return
@@ -289,12 +289,12 @@ class RecordsWriter:
         self.spool.restart()
 
     def stop(self, reason: str) -> None:
-        """Say in the spool why nothing more will be recorded."""
+        """Note in the spool why nothing more will be recorded."""
         if self.spool is not None:
             self.spool.stop(reason)
 
     def close(self) -> None:
-        """End the stream.
+        """Close the stream.
 
         Raises:
             OSError: Its end could not be written.
@@ -305,18 +305,18 @@ class RecordsWriter:
             self._file.close()
 
     def discard_spool(self) -> None:
-        """Remove the spool: the stream has all."""
+        """Remove the spool: the stream has all records."""
         self._spool_path.unlink(missing_ok=True)
 
 
-# The files of the trace of one process, and how many bytes they may still take.
+# The files of the trace of one process, and how much they may still grow.
 
 _DOCUMENT_BYTES = 16384
-"""What the manifest and `process.json` may take."""
+"""Allowance for the manifest and `process.json`."""
 _HEADER_BYTES = 4096
 _LINE_BYTES = 64
 _NEWEST_FILES = 8
-"""Records are in about so many files, where the oldest one is removed at the limit."""
+"""About how many files the records are split into, if the oldest one is removed at the limit."""
 
 
 class ProcessFiles:
@@ -327,8 +327,8 @@ class ProcessFiles:
 
         Args:
             folder: An existing folder that belongs to this process alone.
-            max_bytes: All of them together, and what describes the process, never take more; None for no limit.
-            keeps_newest: The oldest records are removed where the limit is reached.
+            max_bytes: Limit on all of them together, including the description of the process; None for no limit.
+            keeps_newest: Whether the oldest records are removed when the limit is reached.
 
         Raises:
             OSError: They cannot be created.
@@ -344,25 +344,25 @@ class ProcessFiles:
 
     @property
     def bytes_on_disk(self) -> int:
-        """What they take, the spool included."""
+        """Size of all files, including the spool."""
         return self._bytes_written + self.records.spool_bytes
 
     @property
     def room(self) -> int | None:
-        """How many bytes may still come; None for any number."""
+        """How many more bytes may be written; None for no limit."""
         return None if self.max_bytes is None else self.max_bytes - self.bytes_on_disk
 
     @property
     def _bytes_written(self) -> int:
-        # Another writer adds the ledger's rows.
+        # The ledger is written by another writer.
         ledger = self._ledger.stat().st_size if self._keeps_newest and self._ledger.exists() else 0
         return sum(file.bytes_written for file in self.all) + ledger + _DOCUMENT_BYTES
 
     def has_room_for(self, size: int) -> bool:
-        """Whether so many bytes still fit; where the newest records are kept, the oldest make room.
+        """Whether this many bytes still fit; if the newest records are kept, the oldest are removed to make room.
 
         Raises:
-            OSError: They cannot be removed.
+            OSError: The oldest records cannot be removed.
         """
         while (room := self.room) is not None and size > room:
             if not self.records.remove_oldest():
@@ -370,7 +370,7 @@ class ProcessFiles:
         return True
 
     def make_room_for_step(self) -> None:
-        """Make room for the numbers of a step that ends, and for the next row of the ledger.
+        """Make room for the numbers of the step that is ending, and for the next row of the ledger.
 
         Raises:
             OSError: The oldest records cannot be removed.
@@ -391,22 +391,22 @@ class ProcessFiles:
 
     @property
     def _fixed_bytes(self) -> int:
-        """What everything but records takes."""
+        """Size of everything except the records."""
         return self.bytes_on_disk - self.records.bytes_written
 
     def open_spool(self, record_capacity: int, child_capacity: int) -> Spool:
-        """Put an empty spool in the place of the one that there is; see `RecordsWriter.open_spool`."""
+        """Replace the current spool with an empty one; see `RecordsWriter.open_spool`."""
         room = None if self.max_bytes is None else self.max_bytes - self._bytes_written
         return self.records.open_spool(record_capacity, child_capacity, room)
 
     def close(self) -> None:
-        """End the files, those on a full disk as they are."""
+        """Close the files, even if the disk is full and their ends cannot be written."""
         for file in (self.records, self.names, self.numbers, self.values):
             with suppress(OSError):
                 file.close()
 
     def discard_pending(self) -> None:
-        """Remove what held rows that are in the files by now."""
+        """Remove the buffers whose rows are in the files by now."""
         self.records.discard_spool()
         self.names.discard_pending()
 
@@ -417,15 +417,15 @@ _ENTRIES_PER_RECORD = 8
 
 
 class VisibleLock:
-    """A lock that a thread may take again, of which who has the GIL sees whether anybody holds it.
+    """A reentrant lock that shows any thread with the GIL whether it is held.
 
-    Who sees that nobody does, and keeps the GIL, need not take it: nobody else can meanwhile.
+    A thread that sees that it is free, and keeps the GIL, need not take it: nobody else can in the meantime.
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self.num_held = array("q", [0])
-        """One number: how often it is held."""
+        """One number: how many times it is held."""
 
     def acquire(self) -> None:
         """Wait until no other thread holds it."""
@@ -433,7 +433,7 @@ class VisibleLock:
         self.num_held[0] += 1
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release it once."""
         self.num_held[0] -= 1
         self._lock.release()
 
@@ -448,17 +448,17 @@ class DirectRows(Protocol):
     """Puts rows into a spool as `Spool.append` does, without going through the writer for each."""
 
     def attach(self, spool: Spool) -> None:
-        """Rows go into this spool from now on."""
+        """Put rows into this spool from now on."""
 
     def detach(self) -> None:
-        """Rows go through `ProcessWriter.append` from now on."""
+        """Pass rows to `ProcessWriter.append` from now on."""
 
 
 class ProcessWriter:
     """Appends records of one process to its folder.
 
-    A record is in the file when `append` returns, also if the process is killed the next moment (see `spool`).
-    When the disk is full or the limit reached, writing stops for good and `stopped_by` says why; unless the oldest records are to be
+    A record is in the file when `append` returns, even if the process is killed the next moment (see `spool`).
+    When the disk is full or the limit is reached, writing stops for good and `stopped_by` says why; unless the oldest records are
     removed at the limit.
     """
 
@@ -471,7 +471,7 @@ class ProcessWriter:
             folder: An existing folder that belongs to this process alone.
             description: What `process.json` says about the process.
             max_bytes: The trace of this process never grows past this many bytes.
-            keeps_newest: The oldest records are removed at this limit.
+            keeps_newest: Whether the oldest records are removed at this limit.
 
         Raises:
             OSError: The files cannot be created.
@@ -479,7 +479,7 @@ class ProcessWriter:
         self.folder = folder
         self.stopped_by: str | None = None
         self._num_unstored = 0
-        """How many records came after the writer stopped."""
+        """Number of records that came after the writer stopped."""
         self.lock = VisibleLock()
         """Keeps all other threads from appending."""
         # Bound methods take half the time of a `with` statement.
@@ -500,19 +500,19 @@ class ProcessWriter:
         self._store: Any = self._store_nothing
         """Stores a record; `Spool.append`, or that of `_waiting`, until writing stops."""
         self._direct: DirectRows | None = None
-        """Puts rows into the spool besides."""
+        """Puts rows into the spool too, see `share`."""
         self._waiting: WaitingRows | None = None
-        """Holds records back whose digests are still being made; None as long as no such record came."""
+        """Holds back records whose digests are still being computed; None until `await_digests` is called."""
         try:
             self._open_first_spool()
             self._write_description(ended=False)
         except OSError:
-            # `_store` refers to this writer, so the files would stay open until the garbage collector comes.
+            # `_store` refers to this writer, so the files would stay open until garbage collection.
             self._files.close()
             raise
 
     def _open_first_spool(self) -> None:
-        """Make the largest spool that there is room for."""
+        """Open the largest spool that there is room for."""
         for record_capacity in _RECORD_CAPACITIES:
             try:
                 self._open_spool(record_capacity, _ENTRIES_PER_RECORD * record_capacity)
@@ -535,15 +535,15 @@ class ProcessWriter:
 
     @property
     def num_records(self) -> int:
-        """How many records were appended, those that came after the writer stopped included."""
+        """Number of records that were appended, including those that came after the writer stopped."""
         spool = self._records.spool
         return self._num_unstored + (0 if spool is None else spool.first_record + spool.num_records)
 
     def share(self, direct: DirectRows) -> None:
-        """Let other code put rows into the spool, beside `append`.
+        """Let other code put rows into the spool, in addition to `append`.
 
         Args:
-            direct: Holds this writer's `lock` while it does, or sees that nobody holds it and keeps the GIL.
+            direct: Must hold this writer's `lock` while it does, or see that nobody holds it and keep the GIL.
         """
         with self.lock:
             self._direct = direct
@@ -552,14 +552,14 @@ class ProcessWriter:
                 direct.attach(spool)
 
     def unshare(self) -> None:
-        """Let every record go through `append` from now on: something waits for one of them."""
+        """Make every record go through `append` from now on: something waits for one of them."""
         with self.lock:
             if self._direct is not None:
                 self._direct.detach()
                 self._direct = None
 
     def await_digests(self, **facts: Any) -> None:
-        """From now on digests of records may be pending ones.
+        """Allow pending digests in records from now on.
 
         Args:
             facts: Added to `process.json`.
@@ -573,16 +573,16 @@ class ProcessWriter:
         self.describe(**facts)
 
     def digest_places(self, delivery: Delivery) -> array[int] | None:
-        """Where in the spool the digests of a delivery go, for code that puts rows there besides: see `WaitingRows.places`.
+        """Where in the spool the digests of a delivery go, for other code that puts rows there: see `WaitingRows.places`.
 
         Returns:
-            None if no rows are to be put there.
+            None if digests cannot be pending.
         """
         with self.lock:
             return None if self._waiting is None else self._waiting.places(delivery)
 
     def settle_digests(self) -> None:
-        """Wait for the digests that records wait for."""
+        """Wait for all pending digests."""
         with self.lock:
             if self._waiting is not None:
                 self._waiting.settle()
@@ -604,9 +604,9 @@ class ProcessWriter:
             return number
 
     def op(self, name: str, semantics: OpSemantics) -> int:
-        """Add an op, and what it does, and return its number."""
+        """Add an op and its semantics, and return its number."""
         with self.lock:
-            # What it does comes first: where its name is, that is there too.
+            # The semantics come first, so that no op is without them.
             self.name(Table.SEMANTICS, text_of(semantics))
             return self.name(Table.OP, name)
 
@@ -622,10 +622,10 @@ class ProcessWriter:
 
         Args:
             cells: One number per column of `schema.RECORD_COLUMNS`; `forward` as the forward record's number or -1.
-            inputs: Flat fours: number of the producing record or -1, its output, access, layout.
-            input_digests: Flat twos: position of an input and the digest of the bytes it held, which may be pending after
+            inputs: Flat groups of four: number of the producing record or -1, its output, access, layout.
+            input_digests: Flat pairs: position of an input and the digest of the bytes it held, which may be pending after
                 `await_digests`.
-            outputs: Flat twos: layout and digest of each output; see `input_digests`.
+            outputs: Flat pairs: layout and digest of each output; see `input_digests`.
             generators: Digests of generator states: of the op's generator before it drew, or of all at the end of a step.
 
         Returns:
@@ -655,7 +655,7 @@ class ProcessWriter:
         Args:
             meaning: What it is.
             record: The record that it belongs to.
-            edge: What the record read: number of the producer and its output; empty if that is not known.
+            edge: What the record read: number of the producer and its output; empty if unknown.
             value: The number.
             step: The step of the record.
         """
@@ -667,10 +667,10 @@ class ProcessWriter:
             self._release()
 
     def values(self, record: int, output: int, elements: bytes) -> None:
-        """Keep elements of what a record gave.
+        """Keep elements of an output of a record.
 
         Args:
-            record: Its number.
+            record: Number of the record.
             output: Which of its outputs, from 0.
             elements: Those at `sampled_places`, one after the other.
         """
@@ -680,7 +680,7 @@ class ProcessWriter:
                 self._flush_numbers()
 
     def boundary(self) -> None:
-        """A step ended: write its numbers and values, and a batch if it is worth one."""
+        """Write the numbers and values of the step that ended, and the records if they are worth a batch."""
         with self.lock:
             self._flush_numbers()
             self._numbers.boundary()
@@ -690,7 +690,7 @@ class ProcessWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write what the spool holds to the stream, and empty it."""
+        """Write the content of the spool to the stream, and empty it."""
         with self.lock:
             if self._waiting is not None:
                 self._waiting.settle()
@@ -719,7 +719,7 @@ class ProcessWriter:
             self.blind_spot("values-cut", "values of later tensors", "the limit of --max-disk was reached")
 
     def _has_room_for(self, batch: pa.RecordBatch) -> bool:
-        """Whether a batch still fits; if not, what it holds stays where it is, and recording stops."""
+        """Whether a batch still fits; if not, its rows stay where they are, and recording stops."""
         if self._files.has_room_for_batch(batch):
             return True
         self._stop_at_limit()
@@ -748,7 +748,7 @@ class ProcessWriter:
         self.describe(stopped_at=self.num_records, stopped_detail=detail)
 
     def interrupted(self) -> None:
-        """Write what is left, and say that the process was interrupted: where its records end is up to chance."""
+        """Write what is left, and note that the process was interrupted: where its records end is up to chance."""
         self._flush_numbers()
         self.flush()
         self._stop(INTERRUPT, "it ended with KeyboardInterrupt")
@@ -765,11 +765,11 @@ class ProcessWriter:
         try:
             self._process_file.write(ended=ended, stopped_by=self.stopped_by)
         except OSError:
-            # The spool still has room to say so.
+            # The spool still has room to note it.
             self._stop_storing("disk-full")
 
     def close(self) -> None:
-        """Write what is left and end the streams."""
+        """Write what is left and close the files."""
         self._flush_numbers()
         self.flush()
         for file in self._files.all:
@@ -782,6 +782,6 @@ class ProcessWriter:
         self._write_description(ended=True)
 
     def _store_nothing(self, *parts: Any) -> bool:
-        """Take a record after writing stopped: it counts, and goes nowhere."""
+        """Count a record that came after writing stopped, and drop it."""
         self._num_unstored += 1
         return True

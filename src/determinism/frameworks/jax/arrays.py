@@ -1,4 +1,4 @@
-"""Arrays of JAX: digests of what they hold, without a copy wherever their memory can be read in place, and as arrays of NumPy."""
+"""JAX arrays: digests of their content, without a copy where their memory can be read in place; and conversion to NumPy."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import numpy as np
 from determinism.digest import digest_bytes, digest_many, digest_text
 
 _PACKED = re.compile(r"u?int[1-7]|float[1-7]_.+")
-"""Types of which several elements share a byte; what follows them in memory was written by nobody."""
+"""Types of which several elements share a byte; the memory after them is uninitialised."""
 
 
 def array_of(thing: Any) -> Any:
-    """The array that holds the numbers of a value of JAX, of an array of keys the one below it; None for other values."""
+    """The array with the numbers of a JAX value; for an array of keys, the underlying array; None for other values."""
     base = getattr(thing, "_base_array", thing)
     return base if isinstance(base, jax.Array) and hasattr(base, "_arrays") else None
 
 
 def digest_array(array: Any) -> bytes:
-    """Digest of an array of JAX, as far as this process holds it; waits until it is there.
+    """Digest of a JAX array, or of the part that this process holds; waits until it is computed.
 
     Args:
-        array: On any devices; of one that is laid out over several, each part counts once, in the order of its place.
+        array: On any devices; for one that is sharded over several, each part counts once, in the order of its index.
     """
     shards = [shard for shard in array.addressable_shards if shard.replica_id == 0] if len(array._arrays) > 1 else []
     if not shards:
@@ -35,7 +35,7 @@ def digest_array(array: Any) -> bytes:
 
 
 def digests_of_parts(array: Any) -> list[bytes]:
-    """Digest of what each device of this process holds of an array of JAX."""
+    """Digests of the parts of a JAX array, one for each device of this process."""
     return [_digest_part(one) for one in array._arrays]
 
 
@@ -46,7 +46,7 @@ def _digest_part(part: Any) -> bytes:
     if _PACKED.fullmatch(array.dtype.name):
         return digest_value(jax.device_get(part))
     if array.device.platform != "cpu":
-        # Asking an array itself would make it keep a copy on the host.
+        # Reading the array itself would make it keep a copy on the host.
         return digest_value(np.asarray(jax.device_put(array, jax.devices("cpu")[0])))
     size = array.nbytes
     if not size:
@@ -57,7 +57,7 @@ def _digest_part(part: Any) -> bytes:
 
 
 def digest_value(value: Any) -> bytes:
-    """Digest of what a program hands to JAX: a NumPy array or a Python number."""
+    """Digest of a value that a program passes to JAX: a NumPy array or a Python number."""
     array = np.asarray(value)
     if array.dtype.hasobject:
         return digest_text(str(value))
@@ -65,12 +65,12 @@ def digest_value(value: Any) -> bytes:
 
 
 def as_array(thing: Any) -> Any:
-    """An array of JAX, or what is to become one, as an array of NumPy that shares no memory with it."""
+    """Convert a JAX array, or a value that will become one, to a NumPy array; memory is not shared with a JAX array."""
     array = array_of(thing)
     return np.asarray(thing) if array is None else np.array(jax.device_get(array))
 
 
 def digest(array: Any) -> bytes:
-    """Digest of the elements of an array of NumPy."""
+    """Digest of the elements of a NumPy array."""
     found: bytes = digest_bytes(np.ascontiguousarray(array).tobytes())
     return found

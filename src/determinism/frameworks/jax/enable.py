@@ -1,8 +1,8 @@
-"""Determinism in JAX outside of recording: settings, keys from seeds, the forms of arrays and keys in saved states, and what `determinism.check(fn)`
-puts back.
+"""Determinism in JAX outside of recording: settings, keys from seeds, conversion of arrays and keys for saved states, and what `determinism.check(fn)`
+restores.
 
-Keys, tree definitions and compiled functions do not change, and arrays only where they are donated; so nothing of them is copied or put back. What
-a mutable reference (`jax.new_ref`) holds is.
+Keys, tree definitions and compiled functions are immutable, and arrays change only if they are donated; so none of them is copied or restored. The
+content of a mutable reference (`jax.new_ref`) is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from determinism.seeds import Streams
 
 
 def has_begun(moment: str) -> bool:
-    """Whether it is too late for settings that must come before a moment.
+    """Whether it is too late for settings that must be made before a moment.
 
     Args:
         moment: "device" or "collectives": XLA reads its flags when the first back end is made.
@@ -44,20 +44,20 @@ CONTROLS: dict[str, Control] = {
     name: _configuration(name)
     for name in ("jax_default_prng_impl", "jax_threefry_partitionable", "jax_default_matmul_precision")
 }
-"""By the names that the facts have."""
+"""By the names that the facts use."""
 
 
 def generator_states() -> dict[str, Any]:
-    """Nothing: keys belong to the program, which gives them as parts."""
+    """Return an empty dictionary: keys belong to the program, which passes them as parts of its state."""
     return {}
 
 
 def restore_generator_states(states: dict[str, Any]) -> None:
-    """Put nothing back."""
+    """Restore nothing."""
 
 
 def rank() -> tuple[int, int] | None:
-    """Number of this process and how many there are, if `jax.distributed.initialize` was called; no device is initialised for it."""
+    """Number of this process and total number, if `jax.distributed.initialize` was called; does not initialise a device."""
     try:
         from jax._src.distributed import global_state
     except ImportError:
@@ -68,17 +68,17 @@ def rank() -> tuple[int, int] | None:
 
 
 def devices() -> dict[str, int]:
-    """Nothing: keys do not belong to devices."""
+    """Return an empty dictionary: keys do not belong to devices."""
     return {}
 
 
 def state_of(thing: Any) -> tuple[str, Any] | None:
-    """A key is a value, no generator."""
+    """Return None: a key is a value, not a generator."""
     return None
 
 
 def put_back(thing: Any, state: Any) -> None:
-    """Nothing can be put back into a value."""
+    """Do nothing: values have no state to restore."""
 
 
 def to_array(thing: Any) -> tuple[np.ndarray[Any, Any], dict[str, Any]] | None:
@@ -90,16 +90,16 @@ def to_array(thing: Any) -> tuple[np.ndarray[Any, Any], dict[str, Any]] | None:
     array = np.array(thing)
     if array.dtype.isbuiltin == 1:
         return array, {}
-    # NumPy itself has no such numbers, bfloat16 for instance.
+    # NumPy itself has no such dtype, for instance bfloat16.
     return np.frombuffer(array.tobytes(), dtype=np.uint8), {"dtype": str(thing.dtype), "shape": list(array.shape)}
 
 
 def from_array(array: np.ndarray[Any, Any], description: dict[str, Any]) -> jax.Array:
-    """The array or key.
+    """The array or key that `to_array` converted.
 
     Args:
-        array: What `to_array` gave.
-        description: What came with it.
+        array: The array that `to_array` returned.
+        description: The description that it returned.
     """
     if "key" in description:
         return jax.random.wrap_key_data(jax.numpy.asarray(array), impl=description["key"])
@@ -110,24 +110,24 @@ def from_array(array: np.ndarray[Any, Any], description: dict[str, Any]) -> jax.
 
 
 def gaps() -> list[str]:
-    """Nothing is missing."""
+    """What a saved state lacks: nothing."""
     return []
 
 
-# Makes JAX keys. JAX has no global generator, so nothing is seeded: a program draws from the keys that it is given.
+# Makes JAX keys. JAX has no global generator, so nothing is seeded: a program draws from the keys that it gets.
 
 
 def key(streams: Streams, name: str) -> jax.Array:
     """A key of the default kind (`jax_default_prng_impl`) with a stream of its own.
 
-    All bits of the key come from the hash, whatever its length is; `jax.random.key(seed)` takes 32 or 64 bits.
+    All bits of the key come from the hash, whatever its length; `jax.random.key(seed)` would use only 32 or 64 bits.
 
     Args:
-        streams: The place that it draws for.
-        name: Tells it from others.
+        streams: The seed streams that it draws from.
+        name: Distinguishes it from others.
     """
     kind = str(jax.config.jax_default_prng_impl)  # type: ignore[attr-defined]
-    # Its value does not matter; it shows how many words a key of this kind has.
+    # Only the shape of this key is needed: how many words a key of this kind has.
     shape = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=kind))).shape
     words = streams.words("jax", name, kind, count=shape[-1])
     return jax.random.wrap_key_data(jax.numpy.array(words, dtype="uint32"), impl=kind)
@@ -138,20 +138,20 @@ def seed(streams: Streams) -> None:
 
 
 def capture() -> Callable[[], None]:
-    """Note nothing: there is no global generator.
+    """Save nothing: there is no global generator.
 
     Returns:
-        What puts nothing back.
+        A function that does nothing.
     """
     return lambda: None
 
 
 def reseeder(thing: Any, name: str) -> Callable[[Streams], None] | None:
-    """No object of JAX's can be seeded in place.
+    """Return None: JAX objects cannot be seeded in place.
 
     Args:
-        thing: What was registered.
-        name: Under which name.
+        thing: The registered object.
+        name: The name that it was registered under.
     """
     return None
 
@@ -160,18 +160,18 @@ _EXTENSION = ("jaxlib", "jax.jaxlib")
 
 
 _REFERENCES = frozenset({"Ref", "ArrayRef", "MutableArray"})
-"""Names that the class of mutable references has had, the newest first: https://docs.jax.dev/en/latest/array_refs.html."""
+"""Names that the class of mutable references has had, newest first: https://docs.jax.dev/en/latest/array_refs.html."""
 
 
 def contents_of(thing: Any) -> list[Contents] | None:
-    """What an object of JAX holds for Python; None for every other object."""
+    """The Python-visible content of a JAX object; None for every other object."""
     kind = type(thing)
     if kind.__module__.startswith("jax.") and kind.__name__ in _REFERENCES:
         held = thing[...]
         return [Contents(lambda: thing.__setitem__(..., held), is_whole=True)]
     if isinstance(thing, jax.Array) and hasattr(thing, "is_deleted"):
         return [] if thing.is_deleted() else [Contents(lambda: _require_present(thing), is_whole=True)]
-    # Nothing of jaxlib is ever restored: PyTreeDef.__setstate__ fails, and clear_all() may hang in the next check.
+    # Objects of jaxlib are never restored: PyTreeDef.__setstate__ fails, and clear_all() may hang in the next check.
     if not any(_is_of_extension(base.__module__) for base in type(thing).__mro__):
         return None
     inner = getattr(thing, "__wrapped__", None)
@@ -179,7 +179,7 @@ def contents_of(thing: Any) -> list[Contents] | None:
 
 
 def _require_present(array: Any) -> None:
-    """See that nobody has taken the memory of an array: it cannot be given back.
+    """Check that an array was not donated: its memory cannot be restored.
 
     Raises:
         RuntimeError: It was donated.
@@ -196,13 +196,13 @@ def _is_of_extension(module: str) -> bool:
 
 
 def capture_generators() -> None:
-    """Nothing: keys belong to the program."""
+    """Save nothing: keys belong to the program."""
 
 
 def restore_generators(states: None) -> None:
-    """Put nothing back."""
+    """Restore nothing."""
 
 
 def undisturbed() -> AbstractContextManager[None]:
-    """Nothing needs to be hidden: nothing is read."""
+    """Hide nothing: nothing is read."""
     return nullcontext()

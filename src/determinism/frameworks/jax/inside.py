@@ -1,9 +1,9 @@
 """Finds the place within a compiled function at which results vary: the equation that JAX traced, and its line.
 
-XLA gives nothing but the results of a compiled program. So the function that was traced is compiled once more to give its intermediate
-values as well, and is run again and again on the inputs of the record: the first equation whose results vary, while what it takes does not, is
-the place. What it calls (`jit`, `remat`, functions with derivatives of their own, branches, the body of a `scan`) is searched in the same
-way. Compiled like this XLA fuses less, so that kernels may differ from those of the program; the report says so.
+XLA returns only the results of a compiled program. So the traced function is compiled once more to return its intermediate
+values as well, and is run repeatedly on the inputs of the record: the first equation whose results vary, while its inputs do not, is
+the place. Functions that it calls (`jit`, `remat`, functions with custom derivatives, branches, the body of a `scan`) are searched in the same
+way. Compiled like this, XLA fuses less, so kernels may differ from those of the program; the report says so.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ class Place(NamedTuple):
     function: str
     code: str
     inside: tuple[str, ...]
-    """The functions and loops that it is in, the outermost first."""
+    """The functions and loops that it is in, outermost first."""
 
 
 def varying_place(jaxpr: Any, args: Sequence[Any], seconds: float) -> Place | None:
     """The equation of a function that varies.
 
     Args:
-        jaxpr: The function that was traced, closed.
+        jaxpr: The traced function, closed.
         args: Its arguments, without the constants that it closes over.
-        seconds: For all of it; compiling is not interrupted.
+        seconds: Time limit of the search; compilation is not interrupted.
 
     Returns:
-        The equation; None if none varied when the function was compiled so that it gives all values.
+        The equation; None if none varied in the copy that returns intermediate values.
     """
     if jaxpr.effects or len(args) != len(jaxpr.in_avals):
         return None
@@ -53,14 +53,14 @@ def varying_place(jaxpr: Any, args: Sequence[Any], seconds: float) -> Place | No
 
 
 class _Search:
-    """One search, until a time."""
+    """One search, with a deadline."""
 
     def __init__(self, until: float) -> None:
         self._until = until
         self._compiled: dict[tuple[Any, ...], tuple[Any, Any]] = {}
 
     def place(self, jaxpr: Any, constants: Sequence[Any], args: Sequence[Any], inside: tuple[str, ...]) -> Place | None:
-        """The equation that varies of a function, or of what it calls."""
+        """The equation that varies in a function, or in one that it calls."""
         known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *args], strict=True))
         for equations in fitting_groups(jaxpr.eqns, _bytes_made):
             wanted = list(dict.fromkeys(made for one in equations for made in one.outvars if _is_kept(made)))
@@ -95,7 +95,7 @@ class _Search:
         }
 
     def _compiled_for(self, jaxpr: Any, wanted: list[Any]) -> Any:
-        """What gives intermediate values of a function; the body of a loop is compiled once."""
+        """A compiled function that returns intermediate values of a function; cached, so that a loop body is compiled once."""
         key = (id(jaxpr), *map(id, wanted))
         if key not in self._compiled:
             giving, number_of_constants = _giving(jaxpr, wanted), len(jaxpr.constvars)
@@ -103,12 +103,12 @@ class _Search:
             def evaluate(*given: Any) -> Any:
                 return core.eval_jaxpr(giving, given[:number_of_constants], *given[number_of_constants:])
 
-            # A number is given again when the function that had it is gone, so that is kept.
+            # An id is reused once its object is gone, so the objects are kept.
             self._compiled[key] = (jax.jit(evaluate), (jaxpr, wanted))
         return self._compiled[key][0]
 
     def _within(self, equation: Any, given: list[Any], inside: tuple[str, ...]) -> Place | None:
-        """The place in what an equation calls; None if it calls nothing, or nothing there varied by itself."""
+        """The place within the functions that an equation calls; None if it calls none, or nothing in them varied by itself."""
         name = str(equation.params.get("name") or equation.primitive.name)
         for jaxpr, args in _called(equation, given):
             constants = getattr(jaxpr, "consts", ())
@@ -131,7 +131,7 @@ def _is_kept(variable: Any) -> bool:
 
 
 def _giving(jaxpr: Any, wanted: list[Any]) -> Any:
-    """The function as far as it is needed for some of its variables, which are then its results."""
+    """The part of a function that computes the wanted variables, which become its results."""
     missing, needed = set(wanted), []
     for equation in jaxpr.eqns:
         if missing:
@@ -145,14 +145,14 @@ def _giving(jaxpr: Any, wanted: list[Any]) -> Any:
 
 
 def _called(equation: Any, given: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
-    """Functions that an equation calls, each with what it is called with; a body of a loop once for each iteration."""
+    """Functions that an equation calls, each with its arguments; the body of a loop once per iteration."""
     parameters = equation.params
     if equation.primitive.name == "scan":
         yield from _iterations(parameters, given)
     elif equation.primitive.name == "while":
         yield from _rounds(parameters, given)
     elif equation.primitive.name in ("shard_map", "xla_pmap"):
-        # What it calls is of parts, which each device has its own of; the call is named as a whole.
+        # The function that it calls works on per-device shards; the call is named as a whole.
         return
     elif equation.primitive.name == "cond":
         yield parameters["branches"][int(given[0])], given[1:]
@@ -165,7 +165,7 @@ def _called(equation: Any, given: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
 
 
 def _iterations(parameters: dict[str, Any], given: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
-    """The body of a `scan` with what each iteration gets."""
+    """The body of a `scan` with the arguments of each iteration."""
     body, num_constants, num_carried = parameters["jaxpr"], parameters["num_consts"], parameters["num_carry"]
     constants = given[:num_constants]
     carried = given[num_constants : num_constants + num_carried]
@@ -179,7 +179,7 @@ def _iterations(parameters: dict[str, Any], given: list[Any]) -> Iterator[tuple[
 
 
 def _rounds(parameters: dict[str, Any], given: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
-    """The condition and the body of a `while` with what each iteration gets."""
+    """The condition and the body of a `while` with the arguments of each iteration."""
     condition, body = parameters["cond_jaxpr"], parameters["body_jaxpr"]
     of_condition, of_body = parameters["cond_nconsts"], parameters["body_nconsts"]
     asked, constants = given[:of_condition], given[of_condition : of_condition + of_body]
@@ -202,11 +202,11 @@ def _place_of(equation: Any, inside: tuple[str, ...]) -> Place:
 
 
 def place_at(op: str, frames: Sequence[tuple[str, int, str]], inside: tuple[str, ...]) -> Place:
-    """An op at the innermost line of the program that led to it.
+    """The place of an op: the innermost line of the program in its frames.
 
     Args:
         op: Its name.
-        frames: File, line and function of each place, the innermost first.
+        frames: File, line and function of each frame, innermost first.
         inside: The functions and loops that it is in.
     """
     own = [one for one in frames if owner_of_file(one[0]) is Owner.USER] or frames
@@ -220,10 +220,10 @@ _MOST_PLACES = 500
 
 
 def equation_places(jaxpr: Any) -> list[Place]:
-    """Each equation of a function and of what it calls, once for each line, in order.
+    """The equations of a function and of those that it calls, once per line, in order.
 
     Args:
-        jaxpr: What was traced.
+        jaxpr: The traced function.
     """
     found: dict[tuple[str, str, int], Place] = {}
     for equation, inside in _all_equations(getattr(jaxpr, "jaxpr", jaxpr), ()):
@@ -235,13 +235,13 @@ def equation_places(jaxpr: Any) -> list[Place]:
 
 
 def equation_at(jaxpr: Any, place: Place) -> Place:
-    """The place as the function that was traced has it, with the names that its functions and loops have there; itself if it is in none.
+    """The matching place of the traced function, with the names of functions and loops that it has there; the given place if there is none.
 
-    Older versions of JAX tell XLA only the line that a branch or a loop is on. A custom call is then known by what it calls, if no other calls the same.
+    Older versions of JAX pass XLA only the line of the branch or loop. A custom call is then identified by its target, if that is unique.
 
     Args:
-        jaxpr: What was traced; None if that is not known.
-        place: As XLA was told.
+        jaxpr: The traced function; None if unknown.
+        place: The place according to XLA's metadata.
     """
     known = [] if jaxpr is None else [one for one in equation_places(jaxpr) if one.op == place.op]
     there = [one for one in known if (one.file, one.line) == (place.file, place.line)]
@@ -259,10 +259,10 @@ def _all_equations(jaxpr: Any, inside: tuple[str, ...]) -> Iterator[tuple[Any, t
 
 
 def functions_in(equation: Any) -> Iterator[Any]:
-    """The functions that an equation calls, as they were traced; of a condition those of all its branches.
+    """The functions that an equation calls, in traced form; for a condition those of all branches.
 
     Args:
-        equation: Of a function that was traced.
+        equation: An equation of a traced function.
     """
     for value in equation.params.values():
         for one in value if isinstance(value, (list, tuple)) else (value,):
@@ -272,7 +272,7 @@ def functions_in(equation: Any) -> Iterator[Any]:
 
 
 def _frames(source_info: Any) -> list[Any]:
-    """The frames that an equation was traced in, the innermost first, without those of JAX; older versions take the whole."""
+    """The frames in which an equation was traced, innermost first, without JAX's own; older versions take the whole source info."""
     try:
         return list(source_info_util.user_frames(source_info.traceback))
     except (AttributeError, TypeError):

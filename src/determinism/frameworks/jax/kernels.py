@@ -1,7 +1,7 @@
-"""Finds the kernel of a compiled program at which its results vary: the program itself, with what its kernels wrote looked at in between.
+"""Finds the kernel of a compiled program whose results vary, by reading what each kernel of the program writes.
 
-What the program's kernels write is copied after each of them, and the program is run again and again on the inputs of the record. The first kernel
-whose results vary is the place: whatever ran before it, and so all that it reads, held the same each time. Loops are looked into in the first
+The output of each kernel is copied right after it, and the program is run repeatedly on the inputs of the record. The first kernel
+whose results vary is the place: all kernels before it, and so all its inputs, were the same each time. Loops are searched in the first
 iteration that varies, conditions in the branch that was taken. The machine code is the program's own (`serialized.py`).
 """
 
@@ -26,7 +26,7 @@ _MOST_ITERATIONS = 1000
 
 
 class NotCut(Exception):
-    """The program cannot be looked at between its kernels; the text says why, and goes on from "since"."""
+    """The program cannot be examined between its kernels; the text says why, and continues a sentence after "since"."""
 
 
 class Kernel(NamedTuple):
@@ -36,18 +36,18 @@ class Kernel(NamedTuple):
     instruction: str
     opcode: str
     made_from: tuple[Place, ...]
-    """The ops that XLA fused into it, once for each line; empty for what is one op."""
+    """The ops that XLA fused into it, once per line; empty for a single op."""
 
 
 class Stored(NamedTuple):
-    """A compiled program in the form that XLA stores, or why there is none."""
+    """A compiled program in XLA's stored form, or why that is not available."""
 
     data: bytes
     problem: str = ""
 
 
 def stored_form(execution: Any) -> Stored:
-    """What XLA stores of a compiled program, taken before its first run: one with a comparison of its own cannot be stored after it.
+    """XLA's stored form of a compiled program, taken before its first run: one with a custom comparison cannot be stored later.
 
     Args:
         execution: An `ExecuteReplicated`.
@@ -55,7 +55,7 @@ def stored_form(execution: Any) -> Stored:
     executable = execution.xla_executable
     client = executable.client
     if client.platform != "cpu":
-        return Stored(b"", f"this is done on a CPU only, and it runs on {client.platform}")
+        return Stored(b"", f"this works only on CPUs, and it runs on {client.platform}")
     if jax.process_count() > 1:
         return Stored(b"", f"it runs in {jax.process_count()} processes")
     if execution.mut or execution.ordered_effects or execution.has_unordered_effects:
@@ -75,15 +75,15 @@ def varying_kernel(
     Args:
         execution: An `ExecuteReplicated`.
         stored: Its `stored_form`.
-        arguments: Gives what it was called with, each time in memory of its own, since it may be written to.
-        results: Digests of what it gave on each device.
-        seconds: For all of it.
+        arguments: Returns its arguments, each time in new memory, since they may be written to.
+        results: Digests of its results on each device.
+        seconds: Time limit of the search.
 
     Returns:
         The kernel; None if none varied.
 
     Raises:
-        NotCut: The program is not as it would have to be.
+        NotCut: The program does not have the expected form.
     """
     if stored.problem:
         raise NotCut(stored.problem)
@@ -102,12 +102,12 @@ def varying_kernel(
     except NotCut:
         raise
     except Exception as error:
-        # XLA's form of it is no public interface: it may fail in any way, and the search of equations is still left.
+        # XLA's stored form is not a public interface: it may fail in any way, and the search of equations is the fallback.
         raise NotCut(f"XLA's stored form of it could not be used ({type(error).__name__}: {error})"[:300]) from error
 
 
 class _Running:
-    """Runs copies of the program that give bytes."""
+    """Runs copies of the program that return bytes."""
 
     def __init__(
         self, client: Any, devices: Sequence[Any], shape: tuple[int, int], inputs: Callable[[], Sequence[Any]]
@@ -119,7 +119,7 @@ class _Running:
         self._inputs = inputs
 
     def load(self, data: bytes) -> Callable[[], list[Any]]:
-        """Load a copy; gives what runs it once, and gives the bytes of each device."""
+        """Load a copy; return a function that runs it once and returns the bytes of each device."""
         try:
             loaded = self._client.deserialize_executable(data, self._devices, self._options)
         except TypeError:
@@ -134,7 +134,7 @@ class _Running:
 
 
 class _Search:
-    """One search, until a time."""
+    """One search, with a deadline."""
 
     def __init__(self, program: SerializedProgram, running: _Running, until: float) -> None:
         self._program = program
@@ -142,10 +142,10 @@ class _Search:
         self._until = until
 
     def require_results(self, results: Sequence[bytes]) -> None:
-        """See that a copy computes what the program computes.
+        """Check that a copy computes what the program computes.
 
         Raises:
-            NotCut: It gives a result that does not vary and is none of the program's.
+            NotCut: It has a result that does not vary and that the program does not have.
         """
         last, known = len(self._program.thunks()) - 1, set(results)
         for parts in _groups((last, memory) for memory in self._program.results()):
@@ -169,19 +169,19 @@ class _Search:
         return None
 
     def _within(self, path: tuple[Step, ...], at: int, thunk: Thunk) -> Kernel | None:
-        """The kernel within a loop, a condition or a call; None if it is neither, or nothing there varied by itself."""
+        """The kernel within a loop, a condition or a call; None for other thunks, or if nothing within varied by itself."""
         if thunk.is_loop:
             iterations = self._first_iteration(path, at, thunk)
             return None if iterations is None else self.kernel((*path, Step(at, iterations=iterations)))
         if thunk.chooses is not None:
             _, chosen = self._digests(path, {at - 1: [thunk.chooses]})
             taken = dict.fromkeys(_branch(one, thunk.branches) for one in chosen)
-            # What is only in one of several that devices take was not written by the others.
+            # Devices that take different branches do not write the same memory.
             return self.kernel((*path, Step(at, branch=next(iter(taken))))) if len(taken) == 1 else None
         return self.kernel((*path, Step(at))) if thunk.is_call else None
 
     def _first_iteration(self, path: tuple[Step, ...], at: int, thunk: Thunk) -> int | None:
-        """The number of iterations after which something in a loop varies first; None if it never does."""
+        """The number of iterations after which something in a loop first varies; None if it never does."""
         most = min(thunk.most_iterations or _MOST_ITERATIONS, _MOST_ITERATIONS)
         equal, different = 0, 1
         while not self._varies((*path, Step(at, iterations=different))):
@@ -197,7 +197,7 @@ class _Search:
         return different
 
     def _varies(self, path: tuple[Step, ...]) -> bool:
-        """Whether anything varies that a sequence writes."""
+        """Whether anything that a sequence writes varies."""
         thunks = self._program.thunks(path)
         written = ((at, memory) for at, one in enumerate(thunks) for memory in one.written)
         return any(
@@ -209,12 +209,12 @@ class _Search:
     def _digests(
         self, path: Sequence[Step], parts: Mapping[int, Sequence[Memory]], *, is_first_enough: bool = False
     ) -> tuple[list[list[set[bytes]]], list[bytes]]:
-        """Of each part of the memory, for each device, the digests of what it held; and all that the last run gave on each device.
+        """Digests of the content of each part of the memory, for each device; and all bytes of the last run on each device.
 
         Args:
-            path: Of the sequence.
-            parts: By the number of the thunk that they are looked at after.
-            is_first_enough: End as soon as one varies.
+            path: Path of the sequence.
+            parts: By the number of the thunk after which they are read.
+            is_first_enough: Whether to end as soon as one varies.
         """
         run = self._running.load(self._program.watching(path, parts))
         sizes = [memory.size for memories in parts.values() for memory in memories]
@@ -238,7 +238,7 @@ class _Search:
         known = {(one.op, one.file, one.line): one for one in map(_place_of, fused) if one.file}
         place = _place_of(about)
         if not place.file and known:
-            # What XLA made itself, such as a call of a function, has no line; the last op in it gives the result.
+            # Instructions that XLA creates, such as function calls, have no line; the last op within gives the result.
             place = list(known.values())[-1]
         return Kernel(place, about.name, about.opcode, tuple(known.values()))
 
@@ -249,7 +249,7 @@ def _vary(devices: Sequence[set[bytes]]) -> bool:
 
 
 def _branch(chosen: bytes, branches: int) -> int:
-    """Which branch of a condition is taken: the first where the condition holds, or the one with a number, the last for others."""
+    """The branch that a condition takes: the first if a predicate holds; or the one with the index, or the last if that is out of range."""
     if len(chosen) == 1:
         return 0 if chosen[0] else 1
     number = int.from_bytes(chosen, "little", signed=True)
@@ -257,7 +257,7 @@ def _branch(chosen: bytes, branches: int) -> int:
 
 
 def _groups(written: Iterator[tuple[int, Memory]]) -> Iterator[dict[int, list[Memory]]]:
-    """Parts of the memory that fit into memory together, by the number of the thunk that writes them."""
+    """Group parts of the program's memory whose copies fit into memory together, by the number of the thunk that writes them."""
     for parts in fitting_groups(written, lambda one: one[1].size):
         group: dict[int, list[Memory]] = {}
         for at, memory in parts:
@@ -266,7 +266,7 @@ def _groups(written: Iterator[tuple[int, Memory]]) -> Iterator[dict[int, list[Me
 
 
 def _place_of(instruction: Instruction) -> Place:
-    """Where an instruction comes from: the op of JAX and its line, as XLA was told."""
+    """Where an instruction comes from: the JAX op and its line, from XLA's metadata."""
     *functions, op = (instruction.op_name.partition(";")[0] or instruction.name).split("/")
     if instruction.target and op == "ffi_call":
         op = f"{op}[{instruction.target}]"

@@ -1,7 +1,7 @@
-"""Turns each execution of a compiled program into a record: what went in, what came out, and which program it was.
+"""Turns each execution of a compiled program into a record: its inputs, its outputs, and which program it was.
 
-JAX hands everything to XLA as a compiled program: a function under `jax.jit`, and each op outside of one. Executions go
-through `ExecuteReplicated`, unless JAX has found a shorter way in C++, which is taken from it while this records.
+JAX passes everything to XLA as a compiled program: a function under `jax.jit`, and each op outside of one. Executions go
+through `ExecuteReplicated`, unless JAX has a C++ fast path, which is disabled while this records.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from determinism.source_files import copy_of
 from determinism.trace.schema import INPUT_PATHS, RESULTS_OP, STEP_OP, Meaning
 from determinism.types import Phase, Role
 
-# One execution of a compiled program with what it was given, to be run again by itself.
+# One execution of a compiled program with its arguments, to be repeated in isolation.
 
 _NOT_REPEATED = "the program calls back into Python, which may do something different each time"
 
 
 class CapturedExecution:
-    """An execution, whose inputs are copied before it runs: it may take the memory of those that were donated to it."""
+    """An execution, whose inputs are copied before it runs: it may reuse the memory of donated ones."""
 
     def __init__(
         self, original: Callable[..., Any], execution: Any, jaxpr: Any, args: Sequence[Any], stored: Any = None
@@ -48,11 +48,11 @@ class CapturedExecution:
         """Copy the inputs.
 
         Args:
-            original: What runs an `ExecuteReplicated`.
+            original: The function that runs an `ExecuteReplicated`.
             execution: The `ExecuteReplicated`.
-            jaxpr: What was traced; None if that is not known.
+            jaxpr: What was traced; None if unknown.
             args: Its arguments.
-            stored: Its `stored_form`, taken before its first run; None to take it when it is needed.
+            stored: Its `stored_form`, taken before its first run; None to take it when needed.
         """
         self._jaxpr = jaxpr
         self._original = original
@@ -64,17 +64,17 @@ class CapturedExecution:
         self.problem = _NOT_REPEATED if execution.has_host_callbacks else None
 
     def input_paths(self) -> dict[int, str]:
-        """Nothing: the record names them."""
+        """Return an empty dictionary: the record names them."""
         return {}
 
     def run(self) -> list[Any]:
-        """Run it once more; gives arrays."""
+        """Run it once more; return its results as arrays."""
         results = self._original(self._execution, *[_copy(one) for one in self._args])
         return [as_array(one) for one in results if array_of(one) is not None]
 
     def varying_place(self, seconds: float) -> dict[str, Any] | None:
         """The kernel that varies, or else the equation, and its line; None if none varied, or the function was not traced in this process."""
-        # Runs in which nothing varies need not load them.
+        # Only runs in which something varies need these modules.
         from determinism.frameworks.jax.inside import equation_at, varying_place
         from determinism.frameworks.jax.kernels import NotCut, stored_form, varying_kernel
 
@@ -98,11 +98,11 @@ class CapturedExecution:
         return None if found is None else {**found._asdict(), "no_kernel": why_not}
 
     def _copied_arguments(self) -> list[Any]:
-        """The arguments in memory that nothing else uses."""
+        """Copies of the arguments in memory that nothing else uses."""
         return [np.array(one) if isinstance(one, np.ndarray) else _copy(one) for one in self._args]
 
     def places(self) -> list[dict[str, Any]]:
-        """The equations of the function that was traced, with their lines; none if it was not traced in this process."""
+        """The equations of the traced function, with their lines; empty if it was not traced in this process."""
         if self._jaxpr is None:
             return []
         from determinism.frameworks.jax.inside import equation_places
@@ -129,19 +129,19 @@ def _copy(thing: Any) -> Any:
     return copied if thing is array else thing
 
 
-# What XLA compiled: two runs that baked different numbers into a function ran different programs.
+# Identifies what XLA compiled: runs that baked different numbers into a function ran different programs.
 
 
 class CompiledPrograms:
-    """A text for each executable, which is the same in each run that compiled the same program."""
+    """A text for each executable, equal in all runs that compiled the same program."""
 
     def __init__(self) -> None:
         self._texts: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
     def text(self, execution: Any) -> str:
-        """What tells the program of an `ExecuteReplicated` from others.
+        """A text that identifies the program of an `ExecuteReplicated`.
 
-        Empty for one that calls back into Python: it holds the address of what it calls.
+        Empty for one that calls back into Python: it contains the address of the callback.
         """
         if execution.has_host_callbacks:
             return ""
@@ -160,7 +160,7 @@ _UNNAMED = re.compile(r"args\[\d+\]")
 
 
 def _paths_of_inputs(module: Any) -> str:
-    """Where each input of a program is among the arguments of the function, as XLA was told; empty where it was not."""
+    """Where each input of a program is among the function's arguments, from XLA's metadata; empty if that has none."""
     _, _, entry = module.to_string().partition("\nENTRY ")
     paths = {int(number): re.sub(r"\\(.)", r"\1", path) for number, path in _PARAMETER.findall(entry)}
     if not paths or all(_UNNAMED.fullmatch(path) for path in paths.values()):
@@ -169,41 +169,41 @@ def _paths_of_inputs(module: Any) -> str:
 
 
 def _at_original_paths(program: bytes) -> bytes:
-    """A program with the paths that its files have outside of a copy of the working directory."""
+    """Replace the paths of files in a copy of the working directory by the original ones."""
     copied = copy_of()
     return program if copied is None else program.replace(copied[0].encode(), copied[1].encode())
 
 
-# Which record made an array, by the identity of the array; arrays never change.
+# Which record produced an array, by the array's identity; arrays are immutable.
 
 _MOST_ARRAYS = 100_000
 
 
 class Values:
-    """What the arrays of a program hold, and the records that made them."""
+    """What the arrays of a program hold, and the records that produced them."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[Any], Value]] = {}
         self.unread = Unread()
 
     def get(self, array: Any) -> Value | None:
-        """What an array holds; None if nobody is known to have made it."""
+        """What an array holds; None if its producer is unknown."""
         known = self._known.get(id(array))
-        # A number is given again when its array is gone.
+        # An id is reused once its array is gone.
         return known[1] if known is not None and known[0]() is array else None
 
     def made(self, array: Any, value: Value) -> None:
-        """From now on an array is known."""
+        """Note what an array holds and which record produced it."""
         if len(self._known) >= _MOST_ARRAYS:
             self._known = {key: known for key, known in self._known.items() if known[0]() is not None}
             if len(self._known) >= _MOST_ARRAYS:
-                # What is forgotten is digested when it is read.
+                # A forgotten array is digested when it is read.
                 self._known.clear()
         self._known[id(array)] = (weakref.ref(array), value)
         self.unread.made(value)
 
     def records(self) -> set[int]:
-        """The records whose results are still there."""
+        """The records whose results still exist."""
         return {value.record for array, value in self._known.values() if array() is not None}
 
 
@@ -213,40 +213,40 @@ _CALLS_BACK = "it calls back into Python, so its results do not show whether the
 
 
 class Rows(Protocol):
-    """What looks at the rows of executions."""
+    """Examines the rows of executions."""
 
     def before(self, original: Callable[..., Any], execution: Any, jaxpr: Any, args: Sequence[Any]) -> Any:
-        """An execution is about to run; gives what is known of its inputs, None if nothing is to be."""
+        """Examine the inputs of an execution about to run; return data for `after`, or None to skip it."""
 
     def after(self, record: int, execution: Any, given: Any, made: Sequence[Any]) -> None:
-        """It has run, and was recorded."""
+        """Examine an execution that has run and was recorded."""
 
 
 class Recorder(RecordingGuard):
-    """Records the executions of the thread that imported JAX."""
+    """Records the executions of one thread."""
 
     def __init__(self, *, paranoid: bool) -> None:
-        """Make one that sleeps until `begin`.
+        """Create a recorder that is inactive until `begin`.
 
         Args:
-            paranoid: Digest every input of every execution.
+            paranoid: Whether to digest every input of every execution.
         """
         super().__init__()
         self.thread = get_ident()
         self._paranoid = paranoid
         self.step_ended: Callable[[str], None] = lambda counted_by: None
         self.step_passed: Callable[[], None] = lambda: None
-        """Called before the function that trains is called again, when nothing is being recorded."""
+        """Called before the training function is called again, when nothing is being recorded."""
         self.number = 0
-        """Of the thread among those that are not the main one, from 1."""
+        """Number of the thread among those other than the main one, from 1."""
         self.jaxpr: Any = None
-        """What was traced of the function that JAX is about to execute."""
+        """The traced form of the function that JAX is about to execute."""
         self.ledger: NamedLedger | None = None
-        """Gets what each step had, where a ledger is kept."""
+        """Gets the digests of each step, if a ledger is kept."""
         self.capture: Capture | None = None
-        """Looks at every record before it is made; set in a further run that looks closely at one."""
+        """Sees every record before it is made; set in a further run that examines one closely."""
         self.rows: Rows | None = None
-        """Looks at the rows of executions, where batches are compared."""
+        """Examines the rows of executions, if batches are compared."""
 
     def begin(self, stream: Stream) -> None:
         """Record into a stream from now on."""
@@ -257,19 +257,19 @@ class Recorder(RecordingGuard):
         self._stored: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._training = TrainingFunction()
         self._takes_turns = False
-        """Whether it was described that functions train in turns."""
+        """Whether the trace already says that functions train in turns."""
         self._coming_back: list[Returning] | None = None
-        """What the function that trains is about to be called with; None between such calls."""
+        """The training function's results that are about to be passed to it again; None between its calls."""
         self.progress = Progress(lambda counted_by: self.step_ended(counted_by))
         self.progress.phase = Phase.OTHER
         self.is_active = True
 
     def is_own(self) -> bool:
-        """Whether what this thread does is recorded, and something is to be recorded now."""
+        """Whether this thread is recorded, and recording is active now."""
         return get_ident() == self.thread and self.is_ready()
 
     def call(self, original: Callable[..., Any], *args: Any, **known: Any) -> Any:
-        """Call a function that was compiled, which may execute it; `known` has what was traced."""
+        """Call a compiled function, which may execute it; `known` has its traced form."""
         outer, self.jaxpr = self.jaxpr, known.get("jaxpr")
         try:
             return original(*args, **known)
@@ -277,7 +277,7 @@ class Recorder(RecordingGuard):
             self.jaxpr = outer
 
     def execute(self, original: Callable[..., Any], execution: Any, *args: Any, frame: FrameType) -> Any:
-        """Run a compiled program, and record it; `frame` is what called it."""
+        """Run a compiled program, and record it; `frame` is its caller."""
         function = called(execution.name, self.jaxpr)
         step = self.progress.step
         read = self.run_unrecorded(self._read, function, execution, args)
@@ -292,10 +292,10 @@ class Recorder(RecordingGuard):
         return results
 
     def _captured(self, original: Callable[..., Any], execution: Any, args: Sequence[Any]) -> CapturedExecution | None:
-        """The execution, if it may be the one that is to be looked at."""
+        """The execution, if it may be the one to examine."""
         if self.capture is None or not self.capture.wants(f"jax::{execution.name}"):
             return None
-        # Runs that capture nothing need not load it.
+        # Only runs that capture something need this module.
         from determinism.frameworks.jax.kernels import stored_form
 
         if execution not in self._stored:
@@ -303,11 +303,11 @@ class Recorder(RecordingGuard):
         return CapturedExecution(original, execution, self.jaxpr, args, self._stored[execution])
 
     def _read(self, function: Called | None, execution: Any, args: Sequence[Any]) -> list[Value]:
-        """What the inputs hold; before the program runs, which may take the memory of those that were donated to it."""
+        """What the inputs hold; called before the program runs, which may reuse the memory of donated ones."""
         read = self.inputs(execution, args)
         if function is not None:
             self._coming_back = self._training.coming_back(function, read, [array_of(one) for one in args]) or None
-            # A smaller function that was called just before may have ended this step already.
+            # A smaller function that was called just before may already have ended this step.
             has_ended = self._training.takes_over and self.progress.step >= self._training.num_calls
             if self._coming_back is not None and not has_ended:
                 self.progress.trains_again(STEPS_BY)
@@ -318,7 +318,7 @@ class Recorder(RecordingGuard):
         return list(read.values())
 
     def inputs(self, execution: Any, args: Sequence[Any]) -> dict[int, Value]:
-        """By its place among all arguments, what each holds that the compiled program reads."""
+        """What each argument that the compiled program reads holds, by its position among all arguments."""
         return {
             at: self.value(one) for at, one in enumerate(args) if at in execution.kept_var_idx and not _is_gone(one)
         }
@@ -356,11 +356,11 @@ class Recorder(RecordingGuard):
             self.note_unread()
 
     def note_held(self, op: str, drawn: Sequence[bytes]) -> None:
-        """Record the loss of the last call of the function that trains, and what comes back to it.
+        """Record the loss of the training function's last call, and which of its results are passed to it again.
 
         Args:
-            op: Name of the record: of the end of a step, or of the process.
-            drawn: Digests of states of generators.
+            op: Name of the record: the end of a step, or of the process.
+            drawn: Digests of generator states.
         """
         if (loss := self._training.take_loss()) is not None:
             value = loss.value
@@ -376,7 +376,7 @@ class Recorder(RecordingGuard):
         self.emit(Role.STATE, op, [one.value for one in held], arguments=json.dumps(names), drawn=drawn)
 
     def note_unread(self) -> None:
-        """Record what was not read by anything that is seen, and may have left JAX."""
+        """Record values whose reads were not observed, and which may have left JAX."""
         if len(self.values.unread):
             self.emit(Role.ESCAPE, RESULTS_OP, self.values.unread.take())
 
@@ -387,7 +387,7 @@ class Recorder(RecordingGuard):
         return self.stream.layout(array.dtype.name, array.shape, device)
 
     def value(self, thing: Any) -> Value:
-        """What an array or a number holds, and who made it; what nobody is known to have made is digested now."""
+        """What an array or a number holds, and its producer; if that is unknown, the content is digested now."""
         array = array_of(thing)
         if array is None:
             held = np.asarray(thing)
@@ -410,17 +410,17 @@ class Recorder(RecordingGuard):
         frame: FrameType | None = None,
         has_place: bool = True,
     ) -> int:
-        """Add a record of what this thread does now; returns its number.
+        """Add a record of what this thread does now; return its number.
 
         Args:
-            role: What it stands for.
-            name: Of the op.
+            role: Its role.
+            name: Name of the op.
             read: Its inputs.
             made: Layout and digest of each output.
             arguments: As text.
-            drawn: Digests of states of generators.
-            frame: Where to look for the line of the program; None for whoever called.
-            has_place: Whether it is of a line of the program at all.
+            drawn: Digests of generator states.
+            frame: Where to look for the line of the program; None for the caller's frame.
+            has_place: Whether it belongs to a line of the program at all.
         """
         inputs, digests = self.values.unread.read(read, paranoid=self._paranoid)
         outputs = [part for one in made for part in one]
@@ -434,15 +434,15 @@ class Recorder(RecordingGuard):
 
 
 def _is_gone(thing: Any) -> bool:
-    """Whether an array was donated before: JAX itself says so when it is used again."""
+    """Whether an array was donated before: JAX itself raises an error when it is used again."""
     array = array_of(thing)
     return array is not None and array.is_deleted()
 
 
 # A compiled function as data that a script can load: what JAX traced, in the portable form of `jax.export`.
 #
-# The form holds StableHLO and types, and nothing that is executed when it is read. XLA compiles it anew, as it compiled the function of the program, so the
-# kernels are the same as long as the versions of JAX and XLA, and the flags, are.
+# The form contains StableHLO and types, and nothing that is executed on loading. XLA compiles it anew, as it compiled the program's function, so the
+# kernels are the same if the versions of JAX and XLA and the flags are.
 
 _MOST_BYTES = 16 << 20
 _FLAGS = "XLA_FLAGS"
@@ -455,14 +455,14 @@ def call_document(
     """The call of a compiled function as JSON.
 
     Args:
-        name: Of the op.
-        jaxpr: The function that was traced, closed.
+        name: Name of the op.
+        jaxpr: The traced function, closed.
         given: Its arguments, without the constants that it closes over.
-        kept: Which of them the compiled function takes; the others decide nothing.
-        arrays: Those by the names under which they are kept.
+        kept: Positions of those that the compiled function takes; the others have no effect.
+        arrays: The kept arguments, by the names that they are stored under.
 
     Raises:
-        NotWritable: It is of a kind that cannot be given to a script.
+        NotWritable: A script cannot make such a call.
     """
     if jaxpr is None or len(given) != len(jaxpr.in_avals):
         raise NotWritable("the function was not traced in this process")
@@ -487,7 +487,7 @@ def call_document(
 
 
 def _exported(jaxpr: Any, given: Sequence[Any], kept: Sequence[int]) -> tuple[bytes, list[str]]:
-    """The function of the arguments that are kept, and the names of the custom calls in it."""
+    """The function of the kept arguments in exported form, and the names of the custom calls in it."""
     is_key = [jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key) for aval in jaxpr.in_avals]
 
     def function(*arrays: Any) -> Any:
@@ -512,7 +512,7 @@ def _exported(jaxpr: Any, given: Sequence[Any], kept: Sequence[int]) -> tuple[by
     try:
         return bytes(exported.serialize()), targets
     except ImportError:
-        # JAX does not depend on it.
+        # JAX does not depend on flatbuffers.
         reason = "jax.export needs the package flatbuffers, which is not installed (pip install flatbuffers)"
         raise NotWritable(reason) from None
 

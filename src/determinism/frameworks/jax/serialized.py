@@ -1,9 +1,9 @@
-"""A compiled program as XLA's CPU client stores it, and copies of it that give what their kernels wrote.
+"""A compiled program as XLA's CPU client stores it, and copies of it that return what their kernels wrote.
 
 The stored form has the machine code of each kernel, the order in which they are called ("thunks"), and the memory that each reads and
-writes. A copy of it whose calls are the same, with some that copy memory in between, runs the same machine code on the same memory. Nothing is
+writes. A copy with the same calls, and with some that copy memory in between, runs the same machine code on the same memory. Nothing is
 compiled. XLA describes the form in xla/service/cpu/executable.proto, xla/backends/cpu/runtime/thunk.proto, xla/service/hlo.proto and
-buffer_assignment.proto; it is no public interface, so whatever is not as it is expected is `Unreadable`.
+buffer_assignment.proto; it is not a public interface, so anything unexpected raises `Unreadable`.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-# Messages of protocol buffers as lists of fields, which can be edited and written again without the classes of the message.
+# Protocol buffer messages as lists of fields, which can be edited and written again without the message classes.
 #
-# XLA's classes are not part of jaxlib. Fields that nobody here knows are kept as they are: https://protobuf.dev/programming-guides/encoding.
+# XLA's classes are not part of jaxlib. Unknown fields are kept as they are: https://protobuf.dev/programming-guides/encoding.
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _SIZES = {_FIXED64: 8, _FIXED32: 4}
 
 
 class Unreadable(ValueError):
-    """Bytes are no such message, or lack a field that is needed; the text says which."""
+    """The bytes are not such a message, or lack a required field; the text says which."""
 
 
 class Message:
@@ -30,19 +30,19 @@ class Message:
         """Read the fields.
 
         Raises:
-            Unreadable: They are no message.
+            Unreadable: The bytes are not a message.
         """
         self._fields: list[tuple[int, int, int | bytes]] = list(_fields(data))
 
     def messages(self, number: int) -> list[Message]:
-        """The messages in a field, each read anew: what is done to them changes nothing here."""
+        """The messages in a field, as copies: changing them does not change this message."""
         return [Message(value) for value in self.all_data(number)]
 
     def message(self, *path: int) -> Message:
         """The message at the end of a path of fields; an empty one if there is none.
 
         Raises:
-            Unreadable: It is no message.
+            Unreadable: The field is not a message.
         """
         found = self
         for number in path:
@@ -50,24 +50,24 @@ class Message:
         return found
 
     def data(self, number: int) -> bytes:
-        """The last value of a field of bytes; empty if there is none."""
+        """The last value of a bytes field; empty if there is none."""
         values = self.all_data(number)
         return values[-1] if values else b""
 
     def all_data(self, number: int) -> list[bytes]:
-        """The values of a field of bytes, in order."""
+        """The values of a bytes field, in order."""
         return [value for at, _, value in self._fields if at == number and isinstance(value, bytes)]
 
     def text(self, number: int) -> str:
-        """A field of text; empty if there is none."""
+        """The value of a text field; empty if there is none."""
         return self.data(number).decode(errors="replace")
 
     def number(self, number: int) -> int:
-        """A field of an integer that is not negative; 0 if there is none."""
+        """The value of a field with a non-negative integer; 0 if there is none."""
         return next((value for at, _, value in reversed(self._fields) if at == number and isinstance(value, int)), 0)
 
     def numbers(self, number: int) -> list[int]:
-        """A field of integers, packed or one by one."""
+        """The values of a field of integers, packed or not."""
         found: list[int] = []
         for at, kind, value in self._fields:
             if at == number and isinstance(value, int):
@@ -77,16 +77,16 @@ class Message:
         return found
 
     def has(self, number: int) -> bool:
-        """Whether a field is there."""
+        """Whether the message has a field."""
         return any(at == number for at, _, _ in self._fields)
 
     def set(self, number: int, *values: int | bytes | str | Message) -> Message:
-        """Replace all values of a field, with none to remove it; gives the message."""
+        """Replace all values of a field, or remove it if none are given; return the message."""
         self._fields = [one for one in self._fields if one[0] != number]
         return self.add(number, *values)
 
     def add(self, number: int, *values: int | bytes | str | Message) -> Message:
-        """Add values to a field; gives the message."""
+        """Add values to a field; return the message."""
         for value in values:
             if isinstance(value, int):
                 self._fields.append((number, _VARINT, value))
@@ -96,7 +96,7 @@ class Message:
         return self
 
     def __bytes__(self) -> bytes:
-        """The message as it is stored."""
+        """The encoded message."""
         written = bytearray()
         for number, kind, value in self._fields:
             written += varint(number << 3 | kind)
@@ -108,7 +108,7 @@ class Message:
 
 
 def varint(value: int) -> bytes:
-    """An integer that is not negative, in groups of seven bits."""
+    """Encode a non-negative integer in groups of seven bits."""
     written = bytearray()
     while value > 127:
         written.append(value & 127 | 128)
@@ -117,12 +117,12 @@ def varint(value: int) -> bytes:
 
 
 def packed(values: Iterable[int]) -> bytes:
-    """Integers one after the other, as a field that repeats keeps them."""
+    """Encode integers as a packed repeated field."""
     return b"".join(varint(value) for value in values)
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """An integer at a place, and where it ends.
+    """The integer at an offset, and the offset of its end.
 
     Raises:
         Unreadable: The data end within it, or it has more than 64 bits.
@@ -163,16 +163,16 @@ def _fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
 
 
 _BYTE = 6
-"""The number of the type uint8, for XLA and for what JAX runs it with."""
+"""The number of the type uint8, both in XLA and in JAX's runtime."""
 _TUPLE = 13
 _PROGRAM = b"\n"
-"""What begins the field of a program."""
+"""The byte that begins a program's first field."""
 _LOOP, _BRANCHES, _CALL, _COPY = 10, 4, 3, 12
-"""Fields of a thunk that have what it does; of those of other thunks nothing needs to be known."""
+"""The fields of a thunk that describe these kinds; those of other kinds are not needed."""
 
 
 class Memory(NamedTuple):
-    """A part of what the program allocates."""
+    """A part of one of the program's allocations."""
 
     allocation: int
     offset: int
@@ -180,13 +180,13 @@ class Memory(NamedTuple):
 
 
 class Step(NamedTuple):
-    """From a sequence of kernels to one within it."""
+    """A step from a sequence of thunks to one nested within it."""
 
     thunk: int
     """Position of the loop, condition or call."""
     branch: int = 0
     iterations: int = 0
-    """How often a loop runs in the copy; 0 for what is no loop."""
+    """How many iterations a loop runs in the copy; 0 if it is not a loop."""
 
 
 class Instruction(NamedTuple):
@@ -195,43 +195,43 @@ class Instruction(NamedTuple):
     name: str
     opcode: str
     op_name: str
-    """The functions and the op of JAX that it came from, separated by slashes; empty where XLA made it."""
+    """The JAX functions and op that it came from, separated by slashes; empty if XLA created it."""
     target: str
-    """What a custom call calls."""
+    """The target of a custom call."""
     frames: tuple[tuple[str, int, str], ...]
-    """File, line and function of the places that it was traced at, the innermost first."""
+    """File, line and function of the stack at which it was traced, innermost first."""
 
 
 class Thunk(NamedTuple):
-    """One entry of a sequence: a kernel, a library's function, a loop, a condition."""
+    """One entry of a sequence: a kernel, a library function, a loop, a condition."""
 
     name: str
-    """Of its instruction."""
+    """Name of its instruction."""
     written: tuple[Memory, ...]
-    """What its results are in; without those that nothing reads, which may hold what was there before."""
+    """The memory of its results, except those that nothing reads, which may be uninitialised."""
     is_loop: bool
     most_iterations: int
-    """Of a loop, where that is known; 0 where not."""
+    """Number of iterations of a loop; 0 if unknown."""
     branches: int
-    """Of a condition; 0 for other thunks."""
+    """Number of branches of a condition; 0 for other thunks."""
     chooses: Memory | None
-    """Where a condition takes its branch from."""
+    """The memory that selects the branch of a condition."""
     is_call: bool
 
 
 class SerializedProgram:
-    """The stored form, taken apart."""
+    """The stored form of a program, parsed."""
 
     def __init__(self, data: bytes) -> None:
-        """Read it.
+        """Parse it.
 
         Args:
-            data: As `LoadedExecutable.serialize` gives it.
+            data: What `LoadedExecutable.serialize` returned.
 
         Raises:
-            Unreadable: It is not as it is expected.
+            Unreadable: It does not have the expected form.
         """
-        # Newer versions of JAX's runtime write something before the program, with its size; it never has the ten bytes that this would be.
+        # Newer versions of JAX's runtime write a header and its size before the program; that size is never 10, as `_PROGRAM` would be.
         size, at = (0, 0) if data[:1] == _PROGRAM else read_varint(data, 0)
         self._head, self._body = Message(data[at : at + size]), Message(data[at + size :])
         result = self._body.message(1)
@@ -270,16 +270,16 @@ class SerializedProgram:
             self._read_whole.update(operands)
 
     def devices(self) -> tuple[int, int]:
-        """On how many devices it runs: the copies of the program, and the parts of each."""
+        """Number of devices that it runs on: replicas of the program, and partitions of each."""
         options = self._body.message(2, 3)
         return max(options.number(4), 1), max(options.number(5), 1)
 
     def results(self) -> list[Memory]:
-        """The memory that is given to the caller when the program ends."""
+        """The memory that is returned to the caller when the program ends."""
         return [
             Memory(one.number(1), 0, one.number(2))
             for one in self._buffers.messages(3)
-            # A tuple's own memory holds addresses.
+            # The memory of a tuple itself holds addresses.
             if one.number(7) and not one.number(11) and one.number(2)
         ]
 
@@ -287,7 +287,7 @@ class SerializedProgram:
         """The sequence at the end of a path.
 
         Raises:
-            Unreadable: An entry is of no instruction.
+            Unreadable: An entry does not belong to an instruction.
         """
         sequence = self._thunks
         for step in path:
@@ -312,7 +312,7 @@ class SerializedProgram:
     def _written(self, number: int) -> Iterator[Memory]:
         instruction = self._instructions[number]
         if instruction.text(2) == "call":
-            # The result of a call is that of the function that is called.
+            # The result of a call is that of the called function.
             for called in instruction.numbers(38):
                 if called in self._computations:
                     yield from self._written(self._computations[called].number(6))
@@ -338,7 +338,7 @@ class SerializedProgram:
         return self._about(self._instructions[self._ids[name]])
 
     def fused(self, name: str) -> list[Instruction]:
-        """What the kernel of an instruction is made of, in order; empty for what is one op."""
+        """The instructions fused into an instruction's kernel, in order; empty for a single op."""
         pending, found = self._instructions[self._ids[name]].numbers(38), []
         while pending:
             computation = self._computations.get(pending.pop(0), Message())
@@ -359,7 +359,7 @@ class SerializedProgram:
         )
 
     def _frames(self, number: int) -> Iterator[tuple[str, int, str]]:
-        """Places from the table of the module, from a frame outwards; 0 is none."""
+        """Source locations from the module's table, from a frame outwards; frame 0 is none."""
         index = self._module.message(17)
         files, functions = index.all_data(1), index.all_data(2)
         locations, frames = index.messages(3), index.messages(4)
@@ -372,15 +372,15 @@ class SerializedProgram:
             number = frame.number(2)
 
     def watching(self, path: Sequence[Step], watched: Mapping[int, Sequence[Memory]]) -> bytes:
-        """The program as one that gives a single array of bytes: what is in parts of its memory at some places.
+        """A copy of the program that returns one array of bytes: the content of parts of its memory at some points.
 
         Args:
-            path: Of the sequence in which it is watched. Of a loop on it, the last iteration is what is seen.
-            watched: The parts by the number of the thunk that they are looked at after, -1 for before the first. They are given one after the other in
+            path: The path to the watched sequence. In a loop on the path, the last iteration is watched.
+            watched: The parts, by the number of the thunk after which they are read, -1 for before the first. The array has them in
                 this order.
 
         Raises:
-            Unreadable: It is not as it is expected.
+            Unreadable: The program does not have the expected form.
         """
         size = sum(memory.size for parts in watched.values() for memory in parts)
         result, (module, instruction) = self._body.message(1), self._module_giving(size)
@@ -398,7 +398,7 @@ class SerializedProgram:
         return (varint(len(head)) + head if head else b"") + bytes(body)
 
     def _head_giving(self, size: int) -> Message:
-        """What JAX's runtime wrote before the program: type and shape of each result, where it writes these at all."""
+        """The header that JAX's runtime writes before the program, with type and shape of the result; older versions write none."""
         head = Message(bytes(self._head))
         results = head.messages(5)
         if results:
@@ -408,10 +408,10 @@ class SerializedProgram:
         return head
 
     def _module_giving(self, size: int) -> tuple[Message, int]:
-        """The instructions with one more, which stands for the array of bytes and is the result; and its number."""
+        """The module with one more instruction, which represents the array of bytes and is the result; and its number."""
         module, entry = Message(bytes(self._module)), self._module.number(6)
         first = self._computations[entry].messages(2)[0].number(35)
-        # Numbers are unique within a computation; in newer versions the upper half is that of the computation.
+        # Numbers are unique within a computation; in newer versions the upper half is the computation's number.
         number = max(self._instructions) + 1 if first >> 32 == 0 else self._next_in(entry)
         stands = Message().add(1, "watched").add(2, "iota").add(3, _shape(size)).add(14, packed([0])).add(35, number)
         computations = module.messages(3)
@@ -419,7 +419,7 @@ class SerializedProgram:
             if one.number(5) == entry:
                 one.add(2, stands).set(6, number).set(4, one.message(4).set(2, _shape(size)))
         module.set(3, *computations).set(4, module.message(4).set(2, _shape(size)))
-        # Nothing of the arguments is given back in the result.
+        # The result does not reuse memory of the arguments.
         module.set(8, Message()).set(18, Message())
         schedule = module.message(7)
         sequences = schedule.messages(1)
@@ -434,7 +434,7 @@ class SerializedProgram:
         return max(one.number(35) for one in self._computations[entry].messages(2)) + 1
 
     def _buffers_giving(self, size: int, instruction: int) -> tuple[Message, int]:
-        """The memory with one more allocation, which alone is given to the caller; and its number."""
+        """The buffers with one more allocation, the only one that is returned to the caller; and its number."""
         buffers = Message(bytes(self._buffers))
         value = max((one.number(1) for one in buffers.messages(1)), default=0) + 1
         buffers.add(1, Message().add(1, value).add(2, size).add(3, Message().add(4, instruction)))
@@ -450,7 +450,7 @@ def _named(table: Sequence[bytes], number: int) -> str:
 
 
 def _shape(size: int) -> Message:
-    """Of an array of bytes."""
+    """The shape of an array of bytes."""
     layout = Message().add(1, packed([0])).add(16, 1)
     return Message().add(2, _BYTE).add(3, packed([size])).add(5, layout).add(6, packed([0]))
 
@@ -460,7 +460,7 @@ def _memory(part: Message) -> Memory:
 
 
 def _within(thunk: Message, step: Step) -> Message:
-    """The sequence that a thunk runs."""
+    """The sequence of thunks that a thunk runs."""
     if thunk.has(_LOOP):
         return thunk.message(_LOOP, 2)
     if thunk.has(_BRANCHES):
@@ -469,7 +469,7 @@ def _within(thunk: Message, step: Step) -> Message:
 
 
 def _copies(watched: Mapping[int, Sequence[Memory]], allocation: int) -> Iterator[tuple[int, Message]]:
-    """For each watched part the number of the thunk that it is looked at after, and a thunk that copies it."""
+    """For each watched part, the number of the thunk after which it is read, and a thunk that copies it."""
     offset = 0
     for after, parts in watched.items():
         for memory in parts:
@@ -487,7 +487,7 @@ def _part(memory: Memory) -> Message:
 
 
 def _rewritten(sequence: Message, path: Sequence[Step], copies: Sequence[tuple[int, Message]]) -> Message:
-    """A sequence with the copies, which are in one at the end of a path."""
+    """Insert the copies into the sequence at the end of a path."""
     thunks = sequence.messages(1)
     if path:
         step, *rest = path
@@ -499,7 +499,7 @@ def _rewritten(sequence: Message, path: Sequence[Step], copies: Sequence[tuple[i
         moved.append(len(written))
         written += [thunk, *(copy for after, copy in copies if after == number)]
     changed = Message(bytes(sequence)).set(1, *written)
-    # Which thunks share something that is no memory, by their number.
+    # Numbers of the thunks that share a resource other than memory.
     users = changed.messages(2)
     for one in users:
         one.set(1, packed(moved[number] for number in one.numbers(1)))

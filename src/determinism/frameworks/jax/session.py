@@ -1,7 +1,7 @@
 """Starts and stops recording of JAX in this process, and gives each thread that uses JAX its recorder.
 
-The main thread's records have an order; those of all others share a stream, as they come. Arrays never change, so what a thread hands to another is
-known there by its digest.
+The main thread's records are in program order; all other threads share a stream, in the order of arrival. Arrays are immutable, so a thread identifies
+arrays from other threads by their digests.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class ThreadRecorder(Recorder):
     """Records the executions of a thread other than the main one; it ends no steps."""
 
     def attach(self, stream: Stream, number: int, process: Progress) -> None:
-        """Record into the stream of all threads from now on.
+        """Record into the shared stream of threads from now on.
 
         Args:
-            stream: It.
-            number: Of this thread.
-            process: Where the main thread is.
+            stream: The stream.
+            number: Number of this thread.
+            process: Progress of the main thread.
         """
         self.begin(stream)
         self.number = number
@@ -55,7 +55,7 @@ class ThreadRecorder(Recorder):
         self.progress.phase = process.phase
 
     def note_unread(self) -> None:
-        """Record what was not read, each value by itself and of no line: which thread of a pool does what differs from run to run."""
+        """Record unread values, each by itself and without a line: the work of each thread in a pool differs from run to run."""
         for value in self.values.unread.take():
             self.emit(Role.ESCAPE, RESULTS_OP, [value], has_place=False)
 
@@ -64,15 +64,15 @@ class ThreadRecorder(Recorder):
 
 
 class Threads:
-    """Knows the recorder of every thread."""
+    """Finds the recorder of every thread."""
 
     def __init__(self, main: Recorder, open_stream: Callable[[], Stream | None], *, paranoid: bool) -> None:
-        """Take the recorder of the main thread, and what makes the stream of all others.
+        """Take the recorder of the main thread, and a function that opens the stream of all others.
 
         Args:
             main: Recorder of the thread that calls this.
-            open_stream: Gives the stream; None if it cannot be written.
-            paranoid: Digest every input of every execution.
+            open_stream: Returns the stream; None if it cannot be written.
+            paranoid: Whether to digest every input of every execution.
         """
         self.main = main
         self._open_stream = open_stream
@@ -84,16 +84,16 @@ class Threads:
         self._lock = threading.RLock()
 
     def recorder(self) -> Recorder | None:
-        """The recorder of this thread, ready to record; None if nothing is to be recorded now."""
+        """The recorder of this thread, ready to record; None if recording is not active now."""
         if get_ident() == self.main.thread:
             if self.main.is_active:
                 return self.main if self.main.is_ready() else None
-            # Another thread may be about to begin the recording; what this one does meanwhile is not to be missed.
+            # Another thread may be about to begin the recording; wait for it, to miss nothing of this one.
             with self._lock:
                 return self.main if self.main.is_ready() else None
         thread = threading._active.get(get_ident())  # type: ignore[attr-defined]
         if thread is None or isinstance(thread, threading._DummyThread) or self._is_closed:
-            # A thread of the framework runs the program's function within something whose result is recorded.
+            # A thread of the framework runs the program's function as part of an execution whose result is recorded.
             return None
         known = self._others.get(thread)
         if known is None:
@@ -119,7 +119,7 @@ class Threads:
         return recorder
 
     def install(self) -> Undo:
-        """Finish with each thread when it ends; returns what ends that."""
+        """Finish the recorder of each thread when the thread ends; return a function that stops it."""
 
         def around(original: Callable[[threading.Thread], None], thread: threading.Thread) -> None:
             try:
@@ -127,14 +127,14 @@ class Threads:
             finally:
                 recorder = self._others.pop(thread, None)
                 if recorder is not None:
-                    # What the thread gave to others was read by no record of its own.
+                    # No record of this thread read what it passed to others.
                     recorder.run_unrecorded(recorder.note_unread)
                     recorder.is_active = False
 
         return wrap(threading.Thread, "_bootstrap_inner", around)
 
     def call(self, original: Callable[..., Any], *args: Any, **known: Any) -> Any:
-        """Call a function that was compiled, which may execute it."""
+        """Call a compiled function, which may execute it."""
         recorder = self.recorder()
         return original(*args, **known) if recorder is None else recorder.call(original, *args, **known)
 
@@ -146,7 +146,7 @@ class Threads:
         return recorder.execute(original, execution, *args, frame=sys._getframe(2))
 
     def escaped(self, name: str, array: Any) -> None:
-        """A value of JAX is about to be given to Python."""
+        """Record that a JAX value is about to be passed to Python."""
         recorder = self.recorder()
         if recorder is not None:
             recorder.run_unrecorded(_escaped, recorder, name, array, sys._getframe(1))
@@ -155,7 +155,7 @@ class Threads:
         """Finish the stream of the threads, which record nothing more.
 
         Args:
-            ending: What its description says at the end, besides the number of its records.
+            ending: Final facts for its description, in addition to the number of its records.
         """
         self._is_closed = True
         if self._stream is None:
@@ -178,15 +178,15 @@ def _escaped(recorder: Recorder, name: str, array: Any, frame: Any) -> None:
         recorder.writer.number(Meaning.READ, number, (value.record, value.output), read, recorder.progress.step)
 
 
-# Where values leave JAX: as NumPy arrays, as Python numbers, and in print.
+# Where values leave JAX: as NumPy arrays, as Python numbers, and as printed text.
 
 _NAMES = {"__array__": "numpy", "_device_get": "numpy", "__reduce__": "pickle", "__repr__": "print", "__str__": "print", "__format__": "print"}  # fmt: skip
 
 
 def watch_escapes(threads: Threads) -> list[Undo]:
-    """Wrap the property through which an array gives its value to Python; returns what takes that off.
+    """Wrap the property that returns an array's value to Python; return a function that removes the wrapper.
 
-    What reads the memory itself, as `numpy.asarray` does, is not seen; see `Unread`.
+    Direct reads of the memory, as by `numpy.asarray`, are not seen; see `Unread`.
     """
     original = vars(ArrayImpl)["_value"]
 
@@ -205,23 +205,23 @@ def watch_escapes(threads: Threads) -> list[Undo]:
     return [take_off]
 
 
-# Lets the recorders see every execution of a compiled program.
+# Makes the recorders see every execution of a compiled program.
 
 
 def watch_executions(threads: Threads) -> list[Undo]:
-    """Hand each execution to the recorder of its thread; returns what takes each wrapper off.
+    """Pass each execution to the recorder of its thread; return functions that remove the wrappers.
 
-    JAX keeps a way through C++ for a function that was called before, on which no execution is seen. While a recorder is there no
-    such way is made; the functions then run the same programs, some tens of microseconds later.
+    JAX caches a C++ fast path for a function that was called before, on which executions are not seen. While a recorder exists, no
+    such path is made; the functions then run the same programs, with some tens of microseconds of overhead.
 
     Raises:
-        AttributeError: This version of JAX has none of these places.
+        AttributeError: This version of JAX does not have one of these functions.
     """
 
     def no_shorter_way(original: Any, *args: Any, **kwargs: Any) -> None:
         return None
 
-    # Of functions that were called before, such as in the time before a recording within a program.
+    # Discard the fast paths of functions that were called before, for instance before a recording within a program.
     type(pjit._cpp_pjit_cache_fun_only).clear_all()
     return [
         wrap(pjit, "_get_fastpath_data", no_shorter_way),
@@ -241,15 +241,15 @@ _FORKED = (
 
 
 def _compile_cache() -> dict[str, str]:
-    """Whether XLA's results of earlier runs are kept, by the environment or by the program itself, and there are any."""
+    """State of XLA's persistent compilation cache, if the environment or the program sets one."""
     folder = getattr(jax.config, "jax_compilation_cache_dir", None)
     return {f"{FACT}JAX": state_of_cache(Path(folder))} if folder and "://" not in folder else {}
 
 
 class Session(AdapterSession):
-    """One recording of this process, from the first execution after it was made to `close`.
+    """One recording of this process, from the first execution after its creation to `close`.
 
-    Libraries import JAX for programs that never use it, so nothing is made before something runs.
+    Libraries import JAX in programs that never use it, so no trace is created before the first execution.
     """
 
     framework = "jax"
@@ -269,7 +269,7 @@ class Session(AdapterSession):
 
     @property
     def has_begun(self) -> bool:
-        """Whether this process has a trace of what it does with JAX."""
+        """Whether this process has a trace of its use of JAX."""
         return bool(self.recorder.is_active)
 
     def _begin(self, recorder: Recorder) -> None:
@@ -309,14 +309,14 @@ class Session(AdapterSession):
         self.writer.blind_spot("rows-cut", "rows of executions", reason)
 
     def _record_state(self, op: str) -> None:
-        """Record what may have left JAX unseen, and the states of the generators that everything in this process shares."""
+        """Record values that may have left JAX unseen, the training state, and the process-wide generators."""
         self.recorder.note_unread()
         self.recorder.note_held(op, list(rng.state_digests().values()))
 
     def _finish_trace(self) -> None:
         progress, steps = self.recorder.progress, self._spec.steps
         if progress.steps_by == STEPS_BY and (steps is None or progress.step < steps):
-            # The last call of the function that trains is followed by no other that would end its step.
+            # No other call of the training function follows the last one, to end its step.
             self.recorder.run_unrecorded(progress.trains_again, STEPS_BY)
         self.threads.close({"steps": 0})
         super()._finish_trace()
@@ -324,13 +324,13 @@ class Session(AdapterSession):
             self._rows.close()
 
     def note_earlier_threads(self) -> None:
-        """Threads that the program started before it imported JAX are recorded like all others."""
+        """Do nothing: threads that started before JAX was imported are recorded like all others."""
 
     def _tensors_in(self, value: Any) -> list[Any]:
         return [array for leaf in jax.tree_util.tree_leaves(value) if (array := array_of(leaf)) is not None]
 
     def forked(self) -> None:
-        """This is a forked child; where JAX was not used before, it works and is recorded."""
+        """Adjust to being a forked child, which can use JAX, and is recorded, if JAX was not used before."""
         was_active = self.has_begun
         super().forked()
         if self._undo and not was_active:

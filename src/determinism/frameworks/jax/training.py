@@ -1,8 +1,8 @@
 """Finds the compiled program that trains, and with it the steps, the parameters and the loss of a JAX program.
 
-JAX has no optimizer that steps and no module that holds parameters: a training step is a function of the program whose results come
-back to it as arguments, directly or through other ops (`optax.apply_updates` outside of `jit`). Of the functions for which that holds the
-one counts to which the most bytes come back; a second training that is larger takes over from there.
+JAX has no optimizer that steps and no module that holds parameters: a training step is a function of the program whose results are passed
+back to it as arguments, directly or through other ops (`optax.apply_updates` outside of `jit`). Among such functions, the one to which the
+most bytes return is the training function; a later one that is larger takes over.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _OF_OPTIMIZER = re.compile(r"opt|optim\w*|opt_?states?|optimizers?|optimizer_sta
 
 
 class Called(NamedTuple):
-    """A function of the program that was compiled, as it is called."""
+    """A compiled function of the program, as it is called."""
 
     name: str
     arguments: Sequence[str]
-    """Where each argument of the compiled program is among those of the function; empty if it is not known."""
+    """Path of each argument of the compiled program among those of the function; empty if unknown."""
     results: Sequence[str]
-    """The same of each result, such as `result[1]['loss']`."""
+    """Path of each result, such as `result[1]['loss']`."""
 
 
 def called(execution_name: str, jaxpr: Any) -> Called | None:
@@ -41,7 +41,7 @@ def called(execution_name: str, jaxpr: Any) -> Called | None:
 
     Args:
         execution_name: Such as `jit(step)`.
-        jaxpr: What was traced; None for what the program compiled by `.lower().compile()`.
+        jaxpr: The traced function; None for one that the program compiled with `.lower().compile()`.
     """
     information = getattr(getattr(jaxpr, "jaxpr", None), "debug_info", None)
     if information is None:
@@ -63,7 +63,7 @@ class Returning(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """The one number that a call of the training function gives beside what comes back."""
+    """The single number among a call's results that is not passed back to the training function."""
 
     value: Value
     number: float
@@ -71,41 +71,41 @@ class Loss(NamedTuple):
 
 class _LastCall(NamedTuple):
     number: int
-    """How many calls there were, this one with them."""
+    """Number of calls so far, including this one."""
     made: Sequence[Value]
     scalars: dict[int, float]
     results: Sequence[str]
 
 
 class TrainingFunction:
-    """The function that trains, as far as its calls have shown it."""
+    """The training function, as identified by the calls so far."""
 
     def __init__(self) -> None:
         self._bits: dict[str, int] = {}
         """A bit for each function of the program."""
         self._descent: dict[int, int] = {}
-        """Of a record the bits of the functions that it, or what it was computed from, is a call of."""
+        """For each record, the bits of the functions whose calls it is, or was computed from."""
         self.takes_over = False
-        """Whether the last call that something came back to was the first one of this function to count."""
+        """Whether the last call with returned results was of another function than the training function until then."""
         self.takes_turns = False
-        """Whether a function that counted before was called again after a larger one took over: they train in turns."""
+        """Whether an earlier training function was called again after a larger one took over: they train in turns."""
         self._earlier: set[str] = set()
-        """Functions that counted before a larger one took over."""
+        """Training functions that larger ones have replaced."""
         self._name: str | None = None
         self._most_bytes = 0
         self._last: dict[str, _LastCall] = {}
         self._taken: tuple[str, int] | None = None
         """The call whose loss was taken."""
         self._places: dict[int, tuple[str, str]] = {}
-        """The results that come back without another op between: sort and path of the argument that each becomes."""
+        """The results that are passed back directly, without another op: kind and path of the argument that each becomes."""
 
     def coming_back(self, function: Called, read: Mapping[int, Value], arrays: Sequence[Any]) -> list[Returning]:
-        """What comes back to the function that trains, which is about to be called; nothing for other functions.
+        """The results passed back to the training function, which is about to be called; none for other functions.
 
         Args:
-            function: What is called.
-            read: What each argument holds that the compiled program reads, by its place among all arguments.
-            arrays: All arguments; None for those that are no arrays of JAX.
+            function: The function that is called.
+            read: What each argument that the compiled program reads holds, by its position among all arguments.
+            arrays: All arguments; None for those that are not JAX arrays.
         """
         bit = self._bits.get(function.name, 0)
         back = [at for at, value in read.items() if self._descent.get(value.record, 0) & bit] if bit else []
@@ -132,18 +132,18 @@ class TrainingFunction:
 
     @property
     def num_calls(self) -> int:
-        """How often the function that trains was called."""
+        """Number of calls of the training function."""
         return 0 if self._name is None else self._last[self._name].number
 
     def held(self) -> list[Returning]:
-        """What the last call gave that will come back, as far as earlier calls have shown it."""
+        """The results of the last call that will be passed back, judging by earlier calls."""
         if self._name is None:
             return []
         made = self._last[self._name].made
         return [Returning(*place, made[at]) for at, place in self._places.items() if at < len(made)]
 
     def take_loss(self) -> Loss | None:
-        """The loss of the last call; None if there is not exactly one number that may be it, or it was taken before."""
+        """The loss of the last call; None unless exactly one number qualifies, or if it was taken before."""
         if self._name is None or self._taken == (self._name, self.num_calls):
             return None
         last = self._last[self._name]
@@ -156,14 +156,14 @@ class TrainingFunction:
     def executed(
         self, function: Called | None, number: int, read: Sequence[Value], made: Sequence[Value], arrays: Sequence[Any]
     ) -> None:
-        """A compiled program ran.
+        """Note that a compiled program ran.
 
         Args:
-            function: The function of the program that it is; None for an op of JAX.
-            number: Of the record.
-            read: What it took.
-            made: What it gave.
-            arrays: That, as arrays of JAX.
+            function: The program's function; None for an op of JAX.
+            number: Number of the record.
+            read: Its inputs.
+            made: Its results.
+            arrays: Its results as JAX arrays.
         """
         descent = 0
         for value in read:
@@ -178,12 +178,12 @@ class TrainingFunction:
             self._descent[number] = descent
 
     def forget_all_but(self, records: set[int]) -> None:
-        """Drop what is known of records whose results are gone, if there are many."""
+        """Forget all other records, whose results no longer exist."""
         self._descent = {record: bits for record, bits in self._descent.items() if record in records}
 
     @property
     def is_full(self) -> bool:
-        """Whether so much is known that some is to be dropped."""
+        """Whether so many records are known that some must be forgotten."""
         return len(self._descent) >= _MOST_RECORDS
 
 
@@ -196,7 +196,7 @@ def _number(array: Any) -> float:
 
 
 def _sort_of(path: str, array: Any) -> str:
-    """What an argument that comes back is, by its path and its type: a counter or a key of a generator is a buffer."""
+    """The kind of a returned argument, by its path and dtype: a counter or a generator's key is a buffer."""
     words = _PART.findall(path)
     if any(_OF_OPTIMIZER.fullmatch(word) for word in words):
         return "optimizer state"

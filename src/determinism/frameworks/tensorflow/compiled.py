@@ -1,8 +1,8 @@
-"""Looks into a function that XLA compiles, once one run of it is looked at closely: whether it repeats, and which of its ops varies.
+"""Examines one run of a function that XLA compiles: whether it repeats, and which of its ops varies.
 
-XLA gives nothing but the results of a compiled function. So a copy of the function that also returns what its ops make is compiled, and run
-again and again on the inputs of the record: the first op whose results vary is the place. What it calls, branches and bodies of loops are
-searched in the same way. Compiled like this XLA fuses less, so that kernels may differ from those of the program; the report says so.
+XLA returns only the results of a compiled function. So a copy of the function that also returns intermediate values is compiled, and run
+repeatedly on the inputs of the record: the first op whose results vary is the place. Called functions, branches and loop bodies are
+searched in the same way. Compiled like this, XLA fuses less, so kernels may differ from those of the program; the report says so.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ _XLA_COMPILES = "it is a function that XLA compiles, which cannot be put into a 
 _NO_KERNEL = "TensorFlow exposes the text of what XLA compiled, but no way to run parts of it"
 _WITHOUT_VALUES = frozenset({"Placeholder", "Const", "VarHandleOp", "NoOp"})
 _numbers = itertools.count(1)
-"""TensorFlow keeps functions for as long as the process runs, so their names must not come again."""
+"""Numbers of the copies: TensorFlow keeps functions for as long as the process runs, so their names must be unique."""
 
 
 class Given(NamedTuple):
     """An argument of a function."""
 
     content: Any
-    """An array; None for what cannot be looked at."""
+    """An array; None if it cannot be read."""
     is_variable: bool = False
-    """Whether the function is given a variable that holds it, and may write it."""
+    """Whether it is the content of a variable, which the function may write."""
 
 
 def run_function(name: str, given: Sequence[Given], number_of_outputs: int) -> tuple[list[Any], list[Any]]:
-    """Run a function on variables that are made for this run; gives what it returned, and what these variables hold then.
+    """Run a function on variables made for this run; return its results, and what these variables hold afterwards.
 
     Raises:
-        Exception: Whatever TensorFlow says of it.
+        Exception: Whatever TensorFlow raises.
     """
     variables = [resource_variable_ops.ResourceVariable(one.content) if one.is_variable else None for one in given]
     arguments = [
@@ -66,7 +66,7 @@ def run_function(name: str, given: Sequence[Given], number_of_outputs: int) -> t
 
 
 class CompiledCall:
-    """One run of a function that XLA compiles: what it read and made, and how to run it again."""
+    """One run of a function that XLA compiles: its inputs and outputs, and how to run it again."""
 
     def __init__(
         self,
@@ -78,15 +78,15 @@ class CompiledCall:
         *,
         tells_variables: bool = False,
     ) -> None:
-        """Take what is known of the run.
+        """Take what is known about the run.
 
         Args:
-            library: Knows the graphs of functions.
-            name: Of the function.
-            given: Content and whether it is a variable's, of each argument.
-            read: Contents in the order of the inputs of the record; None for one that is not known.
-            made: What it returned, apart from handles.
-            tells_variables: Whether what the variables hold afterwards comes behind that.
+            library: Has the graphs of functions.
+            name: Name of the function.
+            given: For each argument, its content and whether that is a variable's.
+            read: Contents in the order of the record's inputs; None for an unknown one.
+            made: Its results, apart from handles.
+            tells_variables: Whether the final contents of the variables follow these results.
         """
         self._library = library
         self._name = name
@@ -98,14 +98,14 @@ class CompiledCall:
         self.problem = _UNKNOWN if is_unknown else None
 
     def input_paths(self) -> dict[int, str]:
-        """Nothing: the record names them."""
+        """Return an empty dictionary: the record names them."""
         return {}
 
     def run(self) -> list[Any]:
-        """Run it once more; gives arrays.
+        """Run it once more; return its results as arrays.
 
         Raises:
-            Exception: Whatever TensorFlow says of it.
+            Exception: Whatever TensorFlow raises.
         """
         definition = context.context().get_function_def(self._name)
         made, held = run_function(self._name, self._given, len(definition.signature.output_arg))
@@ -113,12 +113,12 @@ class CompiledCall:
         return [as_array(one) for one in made if has_value(one.dtype)] + [as_array(one) for one in held]
 
     def varying_place(self, seconds: float) -> dict[str, Any] | None:
-        """The op that varies, and its line; None if none varied in the function as it is compiled to give all values."""
+        """The op that varies, and its line; None if none varied in the copy that returns intermediate values."""
         place = _Search(self._library, time.monotonic() + seconds).place(self._name, self._given, ())
         return None if place is None else {**place._asdict(), "no_kernel": _NO_KERNEL}
 
     def places(self) -> list[dict[str, Any]]:
-        """The ops of the function, each once for each line."""
+        """The ops of the function, once per op type and line."""
         found: dict[tuple[str, str, int], OpPlace] = {}
         for op, inside in _all_ops(self._library, self._name, ()):
             place = _place(op, inside)
@@ -128,7 +128,7 @@ class CompiledCall:
         return [one._asdict() for one in found.values()]
 
     def document(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """Nothing.
+        """Not supported.
 
         Raises:
             NotWritable: Always.
@@ -145,7 +145,7 @@ class OpPlace(NamedTuple):
     function: str
     code: str
     inside: tuple[str, ...]
-    """The functions and loops that it is in, the outermost first."""
+    """The functions and loops that it is in, outermost first."""
 
 
 def _place(op: Any, inside: tuple[str, ...]) -> OpPlace:
@@ -153,7 +153,7 @@ def _place(op: Any, inside: tuple[str, ...]) -> OpPlace:
     if "target_name" in op.node_def.attr:
         name = f"{name}[{op.get_attr('target_name').decode()}]"
     place: Place = place_of(op)
-    # The line of a gradient is that of what it is the gradient of.
+    # The line of a gradient is that of its forward op.
     frames = [*_own(place.forward_frames), *_own(place.frames)] or [*place.frames]
     if not frames:
         return OpPlace(name, "", 0, "", "", inside)
@@ -166,7 +166,7 @@ def _own(frames: Sequence[tuple[str, int, str]]) -> list[tuple[str, int, str]]:
 
 
 def _all_ops(library: Library, name: str, inside: tuple[str, ...]) -> Iterator[tuple[Any, tuple[str, ...]]]:
-    """The ops of a function and of what it runs."""
+    """The ops of a function and of those that it calls."""
     graph, _ = library.graph_of(name, context.context().get_function_def(name))
     for op in graph.get_operations():
         if op.type not in _WITHOUT_VALUES:
@@ -177,21 +177,21 @@ def _all_ops(library: Library, name: str, inside: tuple[str, ...]) -> Iterator[t
 
 
 def _word(op: Any, called: str) -> str:
-    """What a report calls a function within another."""
+    """The name of a called function in reports."""
     if op.type in ops.LOOPS:
         return "while"
     return "cond" if op.type in ops.BRANCHES else plain_name(called)
 
 
 class _Search:
-    """One search, until a time."""
+    """One search, with a deadline."""
 
     def __init__(self, library: Library, until: float) -> None:
         self._library = library
         self._until = until
 
     def place(self, name: str, given: Sequence[Given], inside: tuple[str, ...]) -> OpPlace | None:
-        """The op that varies of a function, or of what it calls."""
+        """The op that varies in a function, or in one that it calls."""
         if len(inside) > _MOST_DEPTH or any(one.content is None for one in given):
             return None
         function = _Function(self._library, name)
@@ -207,7 +207,7 @@ class _Search:
     def _values(
         self, function: _Function, given: Sequence[Given], wanted: Sequence[Any]
     ) -> tuple[dict[int, Any], set[int]]:
-        """Values within a function by the ids of their tensors, and the ids of those that vary."""
+        """Intermediate values of a function by the ids of their tensors, and the ids of those that vary."""
         if not wanted:
             return {}, set()
         name = function.giving(wanted)
@@ -224,7 +224,7 @@ class _Search:
     def _within(
         self, function: _Function, op: Any, given: Sequence[Given], values: dict[int, Any], inside: tuple[str, ...]
     ) -> OpPlace | None:
-        """The place in what an op runs; None if it runs nothing, or nothing there varied by itself."""
+        """The place within the functions that an op runs; None if it runs none, or nothing in them varied by itself."""
         called = called_functions(op)
         if not called or time.monotonic() > self._until:
             return None
@@ -238,7 +238,7 @@ class _Search:
         return None
 
     def _runs(self, op: Any, called: Sequence[str], arguments: list[Given]) -> Iterator[tuple[str, list[Given]]]:
-        """The functions that an op runs, each with what it is given; the body of a loop once for each iteration."""
+        """The functions that an op runs, each with its arguments; the body of a loop once per iteration."""
         if op.type in ops.BRANCHES:
             chosen = arguments[0].content
             if chosen is not None:
@@ -267,7 +267,7 @@ class _Search:
 
 
 class _Function:
-    """A function, and forms of it that give its intermediate values."""
+    """A function, and copies of it that return intermediate values."""
 
     def __init__(self, library: Library, name: str) -> None:
         self._definition = context.context().get_function_def(name)
@@ -278,15 +278,15 @@ class _Function:
         self._ops = [op for op in self.graph.get_operations() if id(op) in needed and op.type not in _WITHOUT_VALUES]
 
     def groups(self) -> Iterator[list[Any]]:
-        """Ops that follow each other, whose results fit into memory together."""
+        """Groups of consecutive ops whose results fit into memory together."""
         yield from fitting_groups(self._ops, lambda op: sum(map(_bytes_of, self.kept(op))))
 
     def kept(self, op: Any) -> list[Any]:
-        """Those of an op's outputs that can be looked at."""
+        """The outputs of an op that can be read."""
         return [tensor for tensor in op.outputs if self.is_kept(tensor)]
 
     def is_kept(self, tensor: Any) -> bool:
-        """Whether a compiled function can return a tensor of it."""
+        """Whether a compiled copy can return a tensor of the function."""
         is_made = id(tensor) not in self._positions and tensor.op.type != "Const"
         return is_made and has_value(tensor.dtype) and tensor.dtype is not tf.string
 
@@ -297,7 +297,7 @@ class _Function:
         return Given(values[id(tensor)] if id(tensor) in values else tensor_util.constant_value(tensor))
 
     def giving(self, wanted: Sequence[Any]) -> str:
-        """The name of a copy of the function that returns some of its tensors, and does all the rest that it does."""
+        """The name of a copy of the function that returns the wanted tensors, and otherwise does the same."""
         clone = function_pb2.FunctionDef()
         clone.CopyFrom(self._definition)
         clone.signature.name = f"{self._name}_looked_into_{next(_numbers)}"

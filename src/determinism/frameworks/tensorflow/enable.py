@@ -1,5 +1,5 @@
-"""Determinism in TensorFlow outside of recording: settings, seeds, the forms of tensors and generator states in saved states, and copies of variables
-and generators that `determinism.check(fn)` puts back.
+"""Determinism in TensorFlow outside of recording: settings, seeds, conversion of tensors and generators for saved states, and snapshots of variables
+and generators that `determinism.check(fn)` restores.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from determinism.seeds import Streams, capture_numpy, capture_python
 
 
 def has_begun(moment: str) -> bool:
-    """Whether it is too late for settings that must come before a moment.
+    """Whether it is too late for settings that must be made before a moment.
 
     Args:
-        moment: "device" or "collectives": with its first op TensorFlow has read all it reads.
+        moment: "device" or "collectives"; for both it is TensorFlow's first op, by which it has read all settings.
     """
     from tensorflow.python.eager import context
 
@@ -60,7 +60,7 @@ def _threads(kind: str) -> Control:
         return int(getattr(tf.config.threading, f"get_{kind}_op_parallelism_threads")())
 
     def write(value: int) -> None:
-        # Raises once TensorFlow has made its threads, unless they are as many.
+        # Raises if TensorFlow has already made its threads, and their number is different.
         if value != read():
             getattr(tf.config.threading, f"set_{kind}_op_parallelism_threads")(value)
 
@@ -79,17 +79,17 @@ CONTROLS: dict[str, Control] = {
         lambda: tf.config.experimental.tensor_float_32_execution_enabled(), _write_tf32
     ),
 }
-"""By the names that the facts have."""
+"""By the names that the facts use."""
 
 
-# Fixes the factors of an experiment that TensorFlow decides.
+# Fixes the factors of an experiment that TensorFlow controls.
 
 _PARALLEL_STAGES = ("parallel_map_dataset_v2", "parallel_interleave_dataset_v4", "parallel_batch_dataset")
-"""What makes the stages of a pipeline that work on several elements at a time."""
+"""The functions that create pipeline stages which work on several elements at a time."""
 
 
 def start(request: FactorRequest) -> None:
-    """Do what is asked for; TensorFlow was just imported.
+    """Fix the requested factors, right after TensorFlow's import.
 
     Args:
         request: The factors.
@@ -120,17 +120,17 @@ def _order_pipelines(*, one_by_one: bool) -> None:
             wrap(gen_dataset_ops, name, around)
 
 
-# How far an iterator of `tf.data` has come, as TensorFlow's own checkpoints know it, with what its shuffle buffers
-# hold.
+# The position of an iterator of `tf.data`, as TensorFlow's own checkpoints save it, with the content of its shuffle
+# buffers.
 
 _NAME = "iterator"
 
 
 def iterator_state(iterator: Any) -> tuple[str, Any] | None:
-    """Kind and position; None if it is no iterator of `tf.data`.
+    """Kind and position; None if it is not an iterator of `tf.data`.
 
     Raises:
-        StateError: TensorFlow cannot tell the position, since an op of the data set keeps a state of its own.
+        StateError: TensorFlow cannot save the position, since an op of the data set has internal state.
     """
     if not isinstance(iterator, tf.data.Iterator):
         return None
@@ -149,14 +149,14 @@ def iterator_state(iterator: Any) -> tuple[str, Any] | None:
 
 
 def put_back_iterator(iterator: Any, files: dict[str, Any]) -> None:
-    """Let an iterator of the same data set go on from a position.
+    """Make an iterator of the same data set continue from a position.
 
     Args:
-        iterator: A new one.
-        files: What `iterator_state` gave.
+        iterator: A new iterator.
+        files: What `iterator_state` returned.
 
     Raises:
-        StateError: The data set is another one.
+        StateError: The data set is a different one.
     """
     with tempfile.TemporaryDirectory(prefix="determinism-") as folder:
         for name, content in files.items():
@@ -176,15 +176,15 @@ def _reason(error: Exception) -> str:
     return " ".join(text.partition("}} ")[2].split() or text.split())[:200]
 
 
-# TensorFlow's and Keras's tensors and generator states in the forms that a saved state has.
+# Converts TensorFlow's and Keras's tensors and generator states to and from the form that saved states use.
 
 
 _KEEPERS = ("Layer", "Optimizer", "Metric")
-"""Classes of Keras's whose objects keep variables; a model is a layer."""
+"""Keras classes whose objects keep variables; a model is a layer."""
 
 
 def generator_states() -> dict[str, Any]:
-    """The global seed and where its stream is, the global generator, and Keras's global seed and generator."""
+    """The global seed and the state of its stream, the global generator, and Keras's global seed and generator."""
     from tensorflow.python.eager import context
 
     here = context.context()
@@ -199,11 +199,11 @@ def generator_states() -> dict[str, Any]:
 
 
 def restore_generator_states(states: dict[str, Any]) -> None:
-    """Put them back."""
+    """Restore what `generator_states` returned."""
     from tensorflow.python.eager import context
 
     here = context.context()
-    # The kernels of ops that drew keep a stream each; setting a seed drops them.
+    # The kernels of ops that drew keep a stream each; setting a seed discards the kernels.
     here._set_global_seed(states["seed"])
     if states["stream"] is not None:
         here._rng.setstate(states["stream"])
@@ -243,18 +243,18 @@ def _restore_keras(states: dict[str, Any]) -> None:
 
 
 def rank() -> tuple[int, int] | None:
-    """Not known: a strategy numbers its replicas, and what started the processes numbers these."""
+    """Return None: a strategy numbers its replicas, and the launcher numbers the processes."""
     return None
 
 
 def devices() -> dict[str, int]:
-    """How many GPUs TensorFlow sees; its generators do not belong to devices."""
+    """Number of GPUs that TensorFlow sees; its generators do not belong to devices."""
     found = len(tf.config.list_physical_devices("GPU"))
     return {"tensorflow GPU": found} if found else {}
 
 
 def state_of(thing: Any) -> tuple[str, Any] | None:
-    """Kind and state of a generator, of what has variables, or of an iterator of `tf.data`; None if `thing` is none of these.
+    """Kind and state of a generator, a Keras object with variables, or an iterator of `tf.data`; None if `thing` is none of these.
 
     Raises:
         StateError: It is an iterator that TensorFlow cannot save.
@@ -266,15 +266,15 @@ def state_of(thing: Any) -> tuple[str, Any] | None:
     variables = _keras_variables(thing)
     if variables is None:
         return None
-    # One that is not built yet has fewer, and cannot take the state of one that is.
+    # An unbuilt object has fewer variables, and cannot take the state of a built one.
     return f"keras {type(thing).__name__} with {len(variables)} variables", [_array_of(one.value) for one in variables]
 
 
 def put_back(thing: Any, state: Any) -> None:
-    """Give a generator, what has variables, or an iterator a state.
+    """Restore the state of a generator, a Keras object with variables, or an iterator.
 
     Raises:
-        StateError: It is an iterator of another data set.
+        StateError: It is an iterator of a different data set.
     """
     if isinstance(thing, tf.data.Iterator):
         put_back_iterator(thing, state)
@@ -288,22 +288,22 @@ def put_back(thing: Any, state: Any) -> None:
 
 
 def _keras_variables(thing: Any) -> list[Any] | None:
-    """The variables of a model, layer, metric or optimizer of Keras, states of dropout's generators among them."""
+    """The variables of a Keras model, layer, metric or optimizer, including the states of dropout's generators."""
     keras = sys.modules.get("keras")
     kinds = tuple(kind for name in _KEEPERS if (kind := getattr(keras, name, None)) is not None)
     if not isinstance(thing, kinds):
         return None
-    # The variables of a compiled model's optimizer and metrics belong to these.
+    # Those of a compiled model's optimizer and metrics belong to the optimizer and metrics.
     return list(thing.variables)
 
 
 def _array_of(value: Any) -> Any:
-    """A copy of a tensor, as a tensor: NumPy has not all types of numbers."""
+    """A copy of a tensor, as a tensor: NumPy does not have all dtypes."""
     return tf.identity(value)
 
 
 def to_array(thing: Any) -> tuple[np.ndarray[Any, Any], dict[str, Any]] | None:
-    """A copy of a tensor or variable as an array; None if `thing` is none, or one without numbers."""
+    """A copy of a tensor or variable as an array; None if `thing` is neither, or not numeric."""
     if not isinstance(thing, tf.Tensor | tf.Variable) or not (
         thing.dtype.is_floating or thing.dtype.is_integer or thing.dtype.is_bool or thing.dtype.is_complex
     ):
@@ -311,16 +311,16 @@ def to_array(thing: Any) -> tuple[np.ndarray[Any, Any], dict[str, Any]] | None:
     array = np.array(thing.numpy())
     if array.dtype.isbuiltin == 1:
         return array, {}
-    # NumPy itself has no such numbers, bfloat16 for instance.
+    # NumPy itself has no such dtype, for instance bfloat16.
     return np.frombuffer(array.tobytes(), dtype=np.uint8), {"dtype": thing.dtype.name, "shape": list(array.shape)}
 
 
 def from_array(array: np.ndarray[Any, Any], description: dict[str, Any]) -> Any:
-    """The tensor.
+    """The tensor that `to_array` converted.
 
     Args:
-        array: What `to_array` gave.
-        description: What came with it.
+        array: The array that `to_array` returned.
+        description: The description that it returned.
     """
     if "dtype" in description:
         dtype = tf.dtypes.as_dtype(description["dtype"])
@@ -329,7 +329,7 @@ def from_array(array: np.ndarray[Any, Any], description: dict[str, Any]) -> Any:
 
 
 def gaps() -> list[str]:
-    """What ops of a `tf.function` have drawn: they keep their streams to themselves."""
+    """What a saved state lacks: the streams of random ops in a `tf.function`, which cannot be read."""
     return [
         "stateful random ops within a tf.function (tf.random.normal and the like) count in their kernels, and "
         "TensorFlow does not expose these counts; use tf.random.Generator, stateless ops, or Keras's SeedGenerator, "
@@ -345,10 +345,10 @@ _KERAS_NAMES = ("global_random_seed", "global_seed_generator")
 def seed(streams: Streams) -> None:
     """Set TensorFlow's global seed, and Keras's if it is loaded.
 
-    No device is initialised by it, so settings that must come before that can still be made. The global `tf.random.Generator`
+    It does not initialise a device, so settings that must precede that can still be made. The global `tf.random.Generator`
     is reset if the program has made one.
     """
-    # Within a tf.function TensorFlow keeps 31 bits of it (python/framework/random_seed.py); outside of one all count.
+    # Within a tf.function TensorFlow keeps 31 bits of it (python/framework/random_seed.py); outside of one it uses all.
     tf.random.set_seed(streams.integer("tensorflow", bits=63))
     generator = global_generator()
     if generator is not None:
@@ -357,12 +357,12 @@ def seed(streams: Streams) -> None:
 
 
 def seed_keras(streams: Streams) -> None:
-    """Set the seed that Keras's layers and initializers begin from, if Keras is loaded."""
+    """Set the seed that Keras's layers and initializers start from, if Keras is loaded."""
     keras = sys.modules.get("keras")
     set_random_seed = getattr(getattr(keras, "utils", None), "set_random_seed", None)
     if set_random_seed is None:
         return
-    # It seeds Python, NumPy and TensorFlow with the same number, too. Theirs stay as they are.
+    # It also seeds Python, NumPy and TensorFlow with the same number; their states must stay as they are.
     put_back = [capture_python(), capture_numpy(), capture_tensorflow()]
     set_random_seed(streams.integer("keras", bits=32))
     for action in put_back:
@@ -373,14 +373,14 @@ def generator(streams: Streams, name: str) -> tf.random.Generator:
     """A `tf.random.Generator` with a stream of its own.
 
     Args:
-        streams: The place that it draws for.
-        name: Tells it from others.
+        streams: The seed streams that it draws from.
+        name: Distinguishes it from others.
     """
     return tf.random.Generator.from_state(_generator_state(streams, name), alg="philox")
 
 
 def _generator_state(streams: Streams, name: str) -> list[int]:
-    # Philox: 128 bits that count, which begin at 0, and a key of 64.
+    # Philox: a 128-bit counter, which begins at 0, and a 64-bit key.
     key = streams.integer("tensorflow", "generator", name, bits=64)
     return [0, 0, key - (1 << 64) if key >> 63 else key]
 
@@ -393,10 +393,10 @@ def global_generator() -> Any:
 
 
 def capture() -> Callable[[], None]:
-    """Note the states of TensorFlow's and Keras's global generators.
+    """Save the states of TensorFlow's and Keras's global generators.
 
     Returns:
-        What puts them back.
+        A function that restores them.
     """
     put_back = [capture_tensorflow(), _capture_keras()]
 
@@ -408,10 +408,10 @@ def capture() -> Callable[[], None]:
 
 
 def capture_tensorflow() -> Callable[[], None]:
-    """Note TensorFlow's global seed and where its stream is.
+    """Save TensorFlow's global seed, the state of its stream, and the global generator.
 
     Returns:
-        What puts them back.
+        A function that restores them.
     """
     from tensorflow.python.eager import context
 
@@ -421,7 +421,7 @@ def capture_tensorflow() -> Callable[[], None]:
     values = None if generator is None else generator.state.numpy()
 
     def restore() -> None:
-        # The kernels of ops that drew keep a stream each; setting a seed drops them.
+        # The kernels of ops that drew keep a stream each; setting a seed discards the kernels.
         here._set_global_seed(seed)
         if state is not None:
             here._rng.setstate(state)
@@ -432,7 +432,7 @@ def capture_tensorflow() -> Callable[[], None]:
 
 
 def keras_seeds() -> tuple[int | None, Any]:
-    """Keras's global seed, and the generator that it made of it; None for what there is not."""
+    """Keras's global seed, and the generator made from it; None for either if it does not exist."""
     if "keras" not in sys.modules:
         return None, None
     try:
@@ -461,11 +461,11 @@ def _capture_keras() -> Callable[[], None]:
 
 
 def reseeder(thing: Any, name: str) -> Callable[[Streams], None] | None:
-    """What seeds a generator of TensorFlow's; None if the thing is none.
+    """A function that seeds a TensorFlow generator; None if the thing is not one.
 
     Args:
-        thing: What was registered.
-        name: Under which name.
+        thing: The registered object.
+        name: The name that it was registered under.
     """
     if not isinstance(thing, tf.random.Generator):
         return None
@@ -477,18 +477,18 @@ _STATELESS: tuple[type[Any], ...] = (tensor.Tensor, tf.dtypes.DType, tf.TensorSh
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Copy and put back unseen by gradient tapes."""
+    """Keep gradient tapes from seeing that states are copied and restored."""
     with record.stop_recording():
         yield
 
 
 _KERAS_STATE = "keras.src.backend.common.global_state"
 _NAME_COUNTERS = "object_name_uids"
-"""Keras numbers layers and optimizers of one class: the second `Dense` is named `dense_1`, and so are its variables."""
+"""Keras numbers the layers and optimizers of a class: the second `Dense` is named `dense_1`, and so are its variables."""
 
 
 def capture_generators() -> Callable[[], None]:
-    """Copy the states of the global generators, and how many objects Keras has named; gives what puts them back."""
+    """Save the states of the global generators and Keras's name counters; return a function that restores them."""
     put_back, counters = capture(), dict(_name_counters() or {})
 
     def restore() -> None:
@@ -500,25 +500,25 @@ def capture_generators() -> Callable[[], None]:
 
 
 def _name_counters() -> dict[str, int] | None:
-    """By the beginning of a name, how many there are; None before Keras has named anything."""
+    """How many names Keras gave, by prefix; None before it has named anything."""
     state: Any = sys.modules.get(_KERAS_STATE)
     counters: dict[str, int] | None = None if state is None else state.get_global_attribute(_NAME_COUNTERS)
     return counters
 
 
 def restore_generators(states: Callable[[], None] | None) -> None:
-    """Put them back; what was not there when they were copied stays as it is."""
+    """Restore what `capture_generators` saved; generators that did not exist then stay as they are."""
     if states is not None:
         states()
 
 
 def contents_of(thing: Any) -> list[Contents] | None:
-    """What a variable or a function holds; None if `thing` is none of TensorFlow's own objects."""
+    """What a variable or a function holds; None if `thing` is not one of TensorFlow's own objects."""
     if isinstance(thing, resource_variable_ops.BaseResourceVariable):
-        # A copy: the tensor that reading gives shares the memory of the variable.
+        # A copy: the tensor that was read shares the memory of the variable.
         value = tf.identity(thing.read_value()).numpy()
         return [Contents(lambda: thing.assign(value), is_whole=True)]
     if isinstance(thing, tf.types.experimental.PolymorphicFunction):
-        # What was traced does not change what it computes.
+        # Traces do not change what a function computes.
         return [Contents(children=[("python_function", thing.python_function)], is_whole=True)]
     return [] if isinstance(thing, _STATELESS) else None

@@ -1,7 +1,7 @@
-"""Records what happens inside a `tf.function`: a second function computes the same and hands out what its ops made.
+"""Records what happens inside a `tf.function`: a copy of the function computes the same and returns what its ops computed.
 
-The program's own function is left unchanged: what is traced, saved or differentiated stays the program's. Where an op would run a
-function, the second one runs a second one too, made for this place alone, so that what comes back says by itself where it was made.
+The program's own function is left unchanged: what is traced, saved or differentiated is still the program's. Where an op calls a
+function, the copy calls a copy too, made for this call site alone, so that a result shows by itself where it was computed.
 """
 
 from __future__ import annotations
@@ -51,29 +51,29 @@ _STATEFUL = {
 
 _arrivals = itertools.count()
 _numbers = itertools.count(1)
-"""Of second versions: TensorFlow keeps them for as long as the process runs, so their names must not come again."""
+"""Numbers of the copies: TensorFlow keeps these for as long as the process runs, so their names must be unique."""
 
 
 class Execution:
-    """What one run of a function made."""
+    """The results of one run of a function."""
 
     __slots__ = ("arrays", "arrival", "digests", "result", "shapes")
 
     def __init__(self, arrival: int, digests: list[bytes], shapes: list[tuple[int, ...]], result: bool) -> None:
         self.arrival = arrival
         self.arrays: list[Any] = []
-        """What was made itself; only where a record is looked at closely."""
+        """The results themselves; only if a record is examined closely."""
         self.digests = digests
         self.shapes = shapes
         self.result = result
-        """What it returned, if that was the condition of a loop."""
+        """What the function returned, if it is the condition of a loop."""
 
 
 class Probe:
-    """A function at one place of the program, and what came back from its runs."""
+    """A function at one call site of the program, and the results of its runs."""
 
     keeps_arrays = False
-    """Whether what the ops made is kept until it is recorded."""
+    """Whether the results of the ops are kept until they are recorded."""
 
     def __init__(self, name: str, graph: Any, plan: FunctionPlan, result_at: int | None) -> None:
         self.name = name
@@ -81,7 +81,7 @@ class Probe:
         self.plan = plan
         self.executions: deque[Execution] = deque()
         self.children: dict[int, tuple[Probe | None, ...]] = {}
-        """By the position of a node of the plan: what it runs; None for a function that cannot be looked into."""
+        """By position of a node in the plan: copies of the functions that it runs; None for one that cannot be copied."""
         self.clone = ""
         self._result_at = result_at
         self.tells_result = result_at is not None
@@ -91,10 +91,10 @@ class Probe:
         self.token = script_ops._py_funcs.insert(self._receive)
 
     def _received(self, *given: Any) -> list[Any]:
-        # Runs in a thread of TensorFlow, while the one that called the function waits for it.
+        # Runs in a TensorFlow thread while the thread that called the function waits for it.
         try:
             result = self._result_at is not None and bool(given[self._result_at])
-            # A single string comes as bytes.
+            # A single string arrives as bytes.
             arrays = [one if hasattr(one, "dtype") else np.asarray(one, object) for one in given]
             made = Execution(next(_arrivals), [digest_array(a) for a in arrays], [a.shape for a in arrays], result)
             if Probe.keeps_arrays:
@@ -105,7 +105,7 @@ class Probe:
         return [] if self._result_at is None else [given[self._result_at]]
 
     def forget(self) -> None:
-        """Drop what came back and was not asked for."""
+        """Drop results that were not used."""
         self.executions.clear()
         for children in self.children.values():
             for child in children:
@@ -114,34 +114,34 @@ class Probe:
 
 
 class Library:
-    """Knows the graphs of functions by their names, and makes their second versions."""
+    """Finds the graphs of functions by their names, and makes the copies of functions."""
 
     def __init__(self, failed: Callable[[str, Exception], None]) -> None:
-        """Take what is told what could not be looked into."""
+        """Take a callback that gets the name of each function that could not be copied, and the error."""
         self.graphs: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         self._inner: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         self._failed = failed
         self.compiled: set[str] = set()
         """Names of functions that XLA compiles."""
         self.look_into: Callable[..., Call]
-        """Makes what looks into a function that XLA compiles; set in a further run that looks closely at a record."""
+        """Makes the `Call` that examines a function that XLA compiles; set in a further run that examines a record closely."""
 
     def made(self, name: str, graph: Any) -> None:
-        """A function was made from a graph."""
+        """Note that a function was made from a graph."""
         self.graphs[name] = graph
         outer = getattr(graph, "outer_graph", None)
         if outer is not None:
-            # The graph of a loop's body is needed as long as the one around it, and nothing else holds it.
+            # The graph of a loop's body is needed as long as the one around it, and nothing else keeps it alive.
             self._inner.setdefault(outer, []).append(graph)
 
     def probe(self, context: Any, name: str, depth: int = 0, *, is_condition: bool = False) -> Probe | None:
-        """Make the second version of a function, and of all that it runs; None if it cannot be looked into.
+        """Copy a function, and all functions that it calls; None if its ops cannot be recorded.
 
         Args:
-            context: TensorFlow's eager context, which gets the functions.
-            name: Of the function.
-            depth: How many functions run it.
-            is_condition: Whether it tells a loop to go on.
+            context: TensorFlow's eager context, to which the copies are added.
+            name: Name of the function.
+            depth: How deeply the call is nested.
+            is_condition: Whether it is the condition of a loop.
         """
         definition = context.get_function_def(name)
         graph, names = self.graph_of(name, definition)
@@ -169,9 +169,9 @@ class Library:
         return probe
 
     def graph_of(self, name: str, definition: Any) -> tuple[Any, dict[str, str]]:
-        """The graph that a function was made from, and what the function calls each op of it.
+        """The graph that a function was made from, and the name of each of its ops within the function.
 
-        A graph that was changed since, or taken apart, is made anew, without the user's lines.
+        A graph that has changed since, or was dismantled, is built anew, without the user's lines.
         """
         graph = self.graphs.get(name)
         names = op_names(graph, definition) if graph is not None else None
@@ -193,27 +193,27 @@ class Library:
             for name in dict.fromkeys(node.functions)
         }
         if is_loop and None in children.values():
-            # Without its condition nobody knows how often a loop went round.
+            # Without its condition, the number of iterations of a loop is unknown.
             children = dict.fromkeys(children)
         probe.children[position] = tuple(children[name] for name in node.functions)
         if None in children.values():
             probe.plan.watch_outputs(node)
             return
-        # What hands values to Python must not be left out because the op is said to change nothing.
+        # The copy passes values to Python, so it must not be pruned because the op counts as stateless.
         made.op = _STATEFUL.get(made.op, made.op)
         for attribute in made.attr.values():
             for function in [attribute.func] if attribute.HasField("func") else attribute.list.func:
                 if (child := children.get(function.name)) is not None:
                     function.name = child.clone
         if is_loop and "parallel_iterations" in made.attr:
-            # Iterations one after the other compute the same, and come back in order.
+            # Sequential iterations compute the same, and their results arrive in order.
             made.attr["parallel_iterations"].i = 1
 
 
 def op_names(graph: Any, definition: Any) -> dict[str, str] | None:
-    """Per op of a graph its name in the function; None if the function has other ops.
+    """Map each op of a graph to its name in the function; None if the function has other ops.
 
-    A function keeps the order of the ops, but not a name that one of its arguments or results has too.
+    A function keeps the order of the ops, but renames an op that shares its name with an argument or result.
     """
     given = {tensor.op.name for tensor in graph.inputs}
     ops = [op for op in graph.get_operations() if op.name not in given]
@@ -224,7 +224,7 @@ def op_names(graph: Any, definition: Any) -> dict[str, str] | None:
 
 
 def _add_watcher(clone: Any, probe: Probe, names: dict[str, str]) -> None:
-    """Add the op that hands the watched tensors to Python, and see that it runs."""
+    """Add the op that passes the watched tensors to Python, and make sure that it runs."""
     arguments = {
         tensor.op.name: one.name for tensor, one in zip(probe.graph.inputs, clone.signature.input_arg, strict=True)
     }
@@ -235,21 +235,21 @@ def _add_watcher(clone: Any, probe: Probe, names: dict[str, str]) -> None:
     node.attr["Tin"].list.type.extend(tensor.dtype.as_datatype_enum for tensor in probe.plan.watched)
     node.attr["Tout"].list.SetInParent()
     if probe.tells_result:
-        # What tells a loop to go on may have no side effects: what it returns must come from there.
+        # A loop's condition must not have side effects, so the op has to compute what the condition returns.
         node.attr["Tout"].list.type.append(types_pb2.DT_BOOL)
         clone.ret[clone.signature.output_arg[0].name] = f"{_NAME}:output:0"
     _must_run(clone, _NAME, _NAME)
 
 
 def _must_run(clone: Any, node: str, name: str) -> None:
-    """Let a function wait for a node, under a name of its own, so that all that is in the node runs."""
+    """Make a function wait for a node, through a control output of this name, so that everything in the node runs."""
     clone.signature.is_stateful = True
     clone.signature.control_output.append(name)
     clone.control_ret[name] = node
 
 
 def reference(tensor: Any, arguments: dict[str, str], names: dict[str, str]) -> str:
-    """How a node of a function names a tensor: the argument, or the op with the name and place of its output."""
+    """How a node of a function names a tensor: the argument, or the op with the name and index of its output."""
     op = tensor.op
     if op.name in arguments:
         return arguments[op.name]
@@ -269,7 +269,7 @@ def reference(tensor: Any, arguments: dict[str, str], names: dict[str, str]) -> 
 
 
 def plain_name(name: str) -> str:
-    """The name that the program gave a function, without what TensorFlow counts."""
+    """The name that the program gave a function, without TensorFlow's prefixes and counters."""
     return _COUNTED.sub("", name)
 
 
@@ -285,22 +285,22 @@ class Replay:
         """Begin.
 
         Args:
-            records: Take the records.
-            library: Knows the graphs of functions.
+            records: Where the records are added.
+            library: Has the graphs of functions.
             is_backward: Whether the whole function computes gradients.
         """
         self._records = records
         self._library = library
         self._is_backward = is_backward
         self.arrived = False
-        """Whether values came in from a data pipeline."""
+        """Whether values arrived from a data pipeline."""
 
     def run(self, probe: Probe, arguments: Sequence[Held]) -> list[Held]:
-        """Go through one run of a function.
+        """Record one run of a function.
 
         Args:
-            probe: Its second version, which has run.
-            arguments: What it was given.
+            probe: Its copy, which has run.
+            arguments: What it was called with.
 
         Returns:
             What it returned.
@@ -334,7 +334,7 @@ class Replay:
         arguments = self._given_each(node, slots)
         made: Sequence[Held]
         if node.sort is Sort.CALL:
-            # A function whose results nobody wants does not run.
+            # A function whose results are not used does not run.
             made = self.run(known[0], arguments) if known[0].executions or not known[0].plan.watched else ()
         elif node.sort is Sort.BRANCH:
             made = self._branch(known, arguments[1:])
@@ -344,7 +344,7 @@ class Replay:
             slots[slot] = value
 
     def _given_each(self, node: Node, slots: list[Held]) -> list[Held]:
-        """One value per input of the op; a constant came from outside of the function that gets it."""
+        """One value per input of the op; a constant counts as external to the function that gets it."""
         given: list[Held] = []
         for position in range(len(node.op.inputs)):
             if position in node.constants:
@@ -356,7 +356,7 @@ class Replay:
         return given
 
     def _branch(self, children: list[Probe], arguments: Sequence[Held]) -> list[Held]:
-        """Whichever function ran; where several places of a loop wait, the one that came back first."""
+        """Record the function that ran; if several ran, as in a loop, the one that returned first."""
         waiting = [child for child in children if child.executions]
         silent = [child for child in children if not child.plan.watched]
         if waiting:
@@ -392,7 +392,7 @@ class Replay:
         _put(node, slots, made, number)
 
     def _made(self, node: Node, values: list[Value], execution: Execution) -> list[tuple[int, bytes]]:
-        """Layout and digest of each output; handles that tensors cannot show stand for what went into them."""
+        """Layout and digest of each output; handles, which have no value, get a digest of the op's inputs."""
         made = []
         for (_, watched), tensor in zip(node.outputs, node.op.outputs, strict=True):
             if watched >= 0:
@@ -427,7 +427,7 @@ class Replay:
             self._records.wrote(variable, held, is_known=is_whole)
 
     def _opaque(self, node: Node, given: list[Held], slots: list[Held], execution: Execution) -> None:
-        """An op whose functions cannot be looked into: what went in, what came out, and what they may have written."""
+        """Record an op whose functions cannot be copied: its inputs, its outputs, and what it may have written."""
         values = [held for held in given if isinstance(held, Value)]
         variables = [held for held in given if isinstance(held, Resource)]
         contents = [held for one in variables if (held := self._records.content_or_none(one)) is not None]
@@ -441,7 +441,7 @@ class Replay:
         ]
         call = None
         if self._records.keeps and written == variables and node.sort is Sort.CALL:
-            # Now: when the record is made, the variables stand for what the call left in them.
+            # Now: by the time the record is made, the variables represent what the call left in them.
             call = partial(_itself, self._compiled(node, self._given_each(node, slots), read, made))
         number = self._append(node, read, [*made, *left], call=call)
         _put(node, slots, made, number)
@@ -451,7 +451,7 @@ class Replay:
     def _compiled(
         self, node: Node, given: Sequence[Held], read: Sequence[Value], made: Sequence[tuple[int, bytes]]
     ) -> Call:
-        """The run of a function that XLA compiled within another one, as far as what it was given was kept."""
+        """The run of a function that XLA compiled within another one, with the arguments that were kept."""
         arguments = []
         for held, tensor in zip(given, node.op.inputs, strict=True):
             value = self._records.content_or_none(held) if isinstance(held, Resource) else held
@@ -481,17 +481,17 @@ class Replay:
             is_fused = "+" in node.name
             held = self._contents_of(read) if is_fused else self._contents(node, read)
             call = partial(graph_call, node.op, held, contents, is_fused=is_fused)
-        # Constants are not among what is read.
+        # `read` has no constants.
         if node.op.type in ops.BY_FILE_NAME and tensor_util.constant_value(node.op.inputs[0]) is None:
             read = read[1:]
         return self._records.append(role, phase, node.name, place, node.arguments, read, made, drawn, call)
 
     def _contents_of(self, read: Sequence[Value]) -> list[Any]:
-        """What a record read, as far as it was kept."""
+        """What a record read; None for values that were not kept."""
         return [self._records.kept.get((value.digest, value.layout)) for value in read]
 
     def _contents(self, node: Node, read: Sequence[Value]) -> list[Any]:
-        """What the inputs of an op held, in their order; None for one that is not known."""
+        """What the inputs of an op held, in order; None if unknown."""
         values = iter(read)
         found: list[Any] = []
         for tensor in node.op.inputs:
@@ -516,23 +516,23 @@ def _results(plan: FunctionPlan, slots: list[Held]) -> list[Held]:
     return [slots[of[0]] if len(of) == 1 else None for of in plan.results]
 
 
-# Calls of functions from eager code: the second version runs in place of the function, and then its records are made.
+# Calls of functions from eager code: the copy runs in place of the function, and then its records are made.
 
 _COMPILED = "XLA compiles it: its inputs and outputs are recorded, the ops inside are not"
 _UNKNOWN_GRAPH = "its graph is not known: its inputs and outputs are recorded, the ops inside are not"
 
 
 class FunctionCalls:
-    """Knows the second version of every function that was called."""
+    """Keeps the copy of every function that was called."""
 
     def __init__(self, recorder: RecordMaker) -> None:
-        """Take what makes the records."""
+        """Take the recorder that makes the records."""
         self._recorder = recorder
         self.library = Library(lambda name, error: recorder.failed(plain_name(name), error))
         self._probes: dict[str, Probe | None] = {}
         self._told: set[str] = set()
         self._contents: dict[tuple[bytes, int], Any] = {}
-        """What the variables held that a call was given, where a function that XLA compiles may be looked at closely."""
+        """What the variables that a call was given held; only where a function that XLA compiles may be examined closely."""
         self.returned: Callable[[Any], None] = lambda graph: None
         """Called with the graph of a function, after its records were made."""
 
@@ -540,11 +540,11 @@ class FunctionCalls:
         """Run a function, and record what it did.
 
         Args:
-            original: What runs it.
+            original: TensorFlow's function that runs it.
             context: TensorFlow's eager context.
-            name: Of the function.
+            name: Name of the function.
             inputs: Eager tensors.
-            num_outputs: How many it returns.
+            num_outputs: How many tensors it returns.
         """
         recorder = self._recorder
         text = name.decode()
@@ -566,7 +566,7 @@ class FunctionCalls:
         return outputs
 
     def _before(self, context: Any, name: str, inputs: list[Any]) -> tuple[Probe | None, list[Any] | None]:
-        """The second version, and what the arguments hold; None where something went wrong."""
+        """The copy, and what the arguments hold; None where something went wrong."""
         recorder = self._recorder
         if name not in self._probes:
             self._probes[name] = None
@@ -608,7 +608,7 @@ class FunctionCalls:
                 probe.forget()
 
     def _keep_variables(self, held: list[Any]) -> dict[tuple[bytes, int], Any]:
-        """Copies of what variables hold before a function writes them."""
+        """Copy what variables hold before a function writes them."""
         found = {}
         for one in held:
             value = self._recorder.variables.get(one.key) if isinstance(one, Resource) else None
@@ -618,14 +618,14 @@ class FunctionCalls:
         return found
 
     def _keep(self, records: PendingRecords, inputs: list[Any], held: list[Any]) -> None:
-        """Keep what a function was given."""
+        """Keep the arguments of a function."""
         records.kept.update(self._contents)
         for tensor, one in zip(inputs, held, strict=True):
             if isinstance(one, Value) and has_value(tensor.dtype):
                 records.kept[one.digest, one.layout] = tensor
 
     def _opaque(self, records: PendingRecords, name: str, held: list[Any], outputs: list[Any]) -> None:
-        """A function that cannot be looked into: what went in, what came out, and what it may have written."""
+        """Record a function that cannot be copied: its inputs, its outputs, and what it may have written."""
         recorder = self._recorder
         if name not in self.library.compiled:
             recorder.writer.blind_spot("function", plain_name(name), _UNKNOWN_GRAPH)
@@ -649,7 +649,7 @@ class FunctionCalls:
             recorder.values.made(tensor, Value(number, position, *made[position]))
 
     def _input_paths(self, name: str, held: list[Any], resources: list[Resource]) -> str:
-        """What says which arguments of a function a record reads, in its order; empty if the graph is not known."""
+        """Text that names the arguments of a function that a record reads, in its order; empty if the graph is unknown."""
         graph = self.library.graphs.get(name)
         if graph is None or len(graph.inputs) != len(held):
             return ""
@@ -672,7 +672,7 @@ class FunctionCalls:
         def content(value: Value | None) -> Any:
             return None if value is None else records.kept.get((value.digest, value.layout))
 
-        # What the variables held before; the records of this call stand for what they hold now.
+        # What the variables held before; the records of this call represent what they hold now.
         before = iter(read[len(read) - len(resources) :])
         given = [
             (content(next(before)), True)
@@ -691,7 +691,7 @@ class FunctionCalls:
 
 
 def _rename(error: Exception, clone: str, name: str) -> None:
-    """Errors name the function as the program knows it."""
+    """Make an error name the function as the program knows it."""
     message = getattr(error, "_message", None)
     if isinstance(message, str):
         error._message = message.replace(clone, name)  # type: ignore[attr-defined]

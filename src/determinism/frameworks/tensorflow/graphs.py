@@ -1,6 +1,6 @@
-"""What a function's graph will do when it runs: its records, in the order in which the program wrote its ops.
+"""Plans the records that a run of a function's graph will make, in the order in which the program wrote its ops.
 
-Ops of a graph run concurrently, in another order each time. So the order is taken from the graph, and only what the results hold
+Ops of a graph run concurrently, in a different order each time. So the order is taken from the graph, and only the results
 from the run.
 """
 
@@ -21,7 +21,7 @@ from determinism.redaction import redacted_code
 from determinism.trace.schema import INPUT_PATHS
 from determinism.types import Phase
 
-# The attributes and constants of an op in a graph, as text that is the same in each run.
+# The attributes and constants of an op in a graph, as text that is equal in all runs.
 
 _LEFT_OUT = frozenset(
     {
@@ -36,10 +36,10 @@ _MOST_TEXT = 300
 
 
 def argument_text(op: Any) -> str:
-    """The attributes that decide what an op computes.
+    """The attributes that determine what an op computes, without names that differ per run, and types that layouts show.
 
     Args:
-        op: Of a graph. Names that are made anew in each run, and types that the layouts of its results tell, are left out.
+        op: An op of a graph.
     """
     parts = []
     attributes = op.node_def.attr
@@ -75,7 +75,7 @@ def eager_argument_text(attributes: tuple[Any, ...] | None) -> str:
     """The attributes of an op that ran eagerly.
 
     Args:
-        attributes: Names and values in turn.
+        attributes: Names and values, alternating.
     """
     parts = {}
     for name, value in zip((attributes or ())[::2], (attributes or ())[1::2], strict=False):
@@ -91,7 +91,7 @@ def _texts(values: Any) -> str:
 
 
 def constant_text(op: Any) -> str:
-    """What a constant of the graph holds: the numbers where they are few, else a digest."""
+    """The content of a constant of the graph: its numbers if they are few, else a digest."""
     held = op.node_def.attr["value"].tensor
     elements = 1
     for dim in held.tensor_shape.dim:
@@ -106,11 +106,11 @@ def constant_text(op: Any) -> str:
 
 def _short(text: str) -> str:
     shown = redacted_code(text[:_MOST_TEXT])
-    # The digest tells one secret, or one long text, from another.
+    # The digest distinguishes redacted secrets, and shortened texts, from each other.
     return text if shown == text else f"{shown} … {digest_bytes(text.encode('utf-8', 'surrogatepass')).hex()}"
 
 
-# Where an op of a graph belongs: the user's line that made it, the layer, and what the program was doing.
+# Where an op of a graph belongs: the user's line that created it, the layer, and the phase of the program.
 
 _OPTIMIZER_FILES = (
     os.path.join("keras", "src", "optimizers") + os.sep,
@@ -126,18 +126,18 @@ class Place(NamedTuple):
 
     phase: Phase
     module: str
-    """Scopes of names around the op: in Keras the path of the layer."""
+    """Name scopes around the op: in Keras, the path of the layer."""
     frames: tuple[tuple[str, int, str], ...]
     """File, line and function, innermost first."""
     forward_frames: tuple[tuple[str, int, str], ...] = ()
-    """Of an op of a gradient: those of the op that it is the gradient of, where that is in the same graph."""
+    """For an op of a gradient, the frames of its forward op, if that is in the same graph."""
 
 
 def place_of(op: Any) -> Place:
-    """Where an op of a graph was made.
+    """Where an op of a graph was created.
 
     Args:
-        op: Of a `FuncGraph`; one that was loaded has no frames.
+        op: An op of a `FuncGraph`; in a loaded graph it has no frames.
     """
     frames = _frames_of(op)
     name = op.name
@@ -165,7 +165,7 @@ def _frames_of(op: Any) -> tuple[tuple[str, int, str], ...]:
 
 
 def _forward_op(op: Any) -> Any:
-    """The op that an op of a gradient belongs to: TensorFlow puts the gradient into a scope with its name."""
+    """The forward op of a gradient's op: TensorFlow puts the gradient into a scope with its name."""
     path = _OF_GRADIENTS.sub("", op.name)
     while "/" in path:
         path = path.rpartition("/")[0]
@@ -181,7 +181,7 @@ def layer_path(name: str) -> str:
     path, found = _OF_GRADIENTS.subn("", name)
     path = path.rpartition("/")[0]
     before, _, last = path.rpartition("/")
-    # Behind the layer stands the forward op.
+    # The layer is followed by the forward op.
     return before if found and last[:1].isupper() else path
 
 
@@ -190,37 +190,37 @@ _FUNCTIONS = ("cond", "body", "then_branch", "else_branch")
 
 
 class Sort(Enum):
-    """What a node of the graph is to the records."""
+    """The kinds of nodes in a plan."""
 
     OP = "op"
     READ = "read"
-    """Hands over what a variable holds."""
+    """Reads a variable."""
     CALL = "call"
     BRANCH = "branch"
     LOOP = "loop"
     OPAQUE = "opaque"
-    """Runs functions that cannot be looked into."""
+    """Runs functions that cannot be copied."""
 
 
 @dataclass
 class Node:
-    """One op of the graph that is recorded, or that leads to others."""
+    """One op of the graph that is recorded, or that runs functions with recorded ops."""
 
     op: Any
     sort: Sort
     name: str
     inputs: tuple[int, ...]
-    """Slots of the values that it reads, those of ops fused with it included."""
+    """Slots of the values that it reads, including those of ops fused with it."""
     outputs: list[tuple[int, int]] = field(default_factory=list)
-    """Per output its slot, and its position among the watched tensors; -1 for one that cannot be looked at."""
+    """For each output, its slot, and its position among the watched tensors; -1 for one that cannot be watched."""
     place: Place | None = None
     arguments: str = ""
     functions: tuple[str, ...] = ()
     """Names of the functions that it runs."""
     given: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """Of an op that runs functions: per input its slots."""
+    """For an op that runs functions, the slots of each input."""
     constants: dict[int, str] = field(default_factory=dict)
-    """Of such an op: the inputs that are constants, in words."""
+    """For such an op, the inputs that are constants, as text."""
 
 
 class FunctionPlan:
@@ -231,13 +231,13 @@ class FunctionPlan:
 
         Args:
             graph: A `FuncGraph`.
-            watches_result: Whether what it returns must be known, as of the condition of a loop.
+            watches_result: Whether its result is needed, as for the condition of a loop.
         """
         self.nodes: list[Node] = []
         self.watched: list[Any] = []
-        """The tensors whose content is wanted from a run."""
+        """The tensors whose content is needed from a run."""
         self._slots: dict[int, tuple[int, ...]] = {}
-        """By the id of a tensor: the slots in which its value lies; several for one that is fused with its reader."""
+        """By id of a tensor, the slots of its value; those of the op's inputs for one that is fused with its reader."""
         self._fused: dict[int, tuple[str, ...]] = {}
         self._constants: dict[int, str] = {}
         self.num_slots = 0
@@ -245,7 +245,7 @@ class FunctionPlan:
         self._wants_result = watches_result
         self.arguments = [self._new_slot(tensor) for tensor in graph.inputs]
         self._paths = {slot: t.op.name for slot, t in zip(self.arguments, graph.inputs, strict=True)}
-        """By slot, the name of the argument of the function that comes there."""
+        """By slot, the name of the function's argument in it."""
         self._handles = {
             slot for slot, t in zip(self.arguments, graph.inputs, strict=True) if t.dtype.base_dtype.name == "resource"
         }
@@ -298,7 +298,7 @@ class FunctionPlan:
         self._add_node(op, sort, functions)
 
     def _is_fused(self, op: Any) -> bool:
-        """Whether the graph optimizer may compute an op together with what reads it."""
+        """Whether the graph optimizer may compute an op together with its readers."""
         if not ops.may_be_rewritten(op.type) or any(id(made) in self._returned for made in op.outputs):
             return False
         if any(self._consumers.get(id(made)) for made in op.outputs[1:]):
@@ -316,7 +316,7 @@ class FunctionPlan:
             self._constants[made] = f"{op.type}({text})"
 
     def _read(self, op: Any) -> tuple[tuple[int, ...], tuple[str, ...], str]:
-        """The slots that an op reads, the types of the ops fused with it, and its constants in words."""
+        """The slots that an op reads, the types of the ops fused with it, and its constants as text."""
         slots: list[int] = []
         names: list[str] = []
         constants: list[str] = []
@@ -345,7 +345,7 @@ class FunctionPlan:
         self.nodes.append(node)
 
     def _paths_of(self, slots: Sequence[int]) -> str:
-        """What says which arguments of the function an op reads; handles are no inputs of its record."""
+        """Text that names the function's arguments that an op reads; handles are not inputs of its record."""
         paths = [self._paths.get(slot, "") for slot in slots if slot not in self._handles]
         return INPUT_PATHS + json.dumps(paths) if any(paths) else ""
 
@@ -356,11 +356,11 @@ class FunctionPlan:
         return len(self.watched) - 1
 
     def watch_outputs(self, node: Node) -> None:
-        """Look at what a node makes after all: what it runs cannot be looked into."""
+        """Watch the outputs of a node after all, because the functions that it runs cannot be copied."""
         node.outputs = [(slot, self._watch(t)) for (slot, _), t in zip(node.outputs, node.op.outputs, strict=True)]
 
     def watch_result(self, graph: Any) -> int | None:
-        """The position among the watched tensors of what the function returns first; None if it is not watched."""
+        """Watch the function's first result, and return its position among the watched tensors; None if it has no value."""
         for position, tensor in enumerate(self.watched):
             if tensor is graph.outputs[0]:
                 return position
@@ -378,7 +378,7 @@ def _name(kind: str, fused: tuple[str, ...]) -> str:
 
 
 def called_functions(op: Any) -> tuple[str, ...]:
-    """Names of the functions that an op runs; of a loop its condition, then its body; of a branch the one for true first."""
+    """Names of the functions that an op runs; for a loop the condition, then the body; for a branch the one for true first."""
     found = op.node_def.attr
     names: list[str] = []
     for name in sorted(
@@ -393,9 +393,9 @@ def called_functions(op: Any) -> tuple[str, ...]:
 
 
 def needed_ops(graph: Any) -> set[int]:
-    """Ids of the ops that run: those whose results are returned, that must run for what they change, or that such ones wait for.
+    """Ids of the ops that run: those whose results are returned, those with required side effects, and those that these depend on.
 
-    TensorFlow leaves the others out. To look at their results would make them run.
+    TensorFlow prunes the others. Watching their results would make them run.
     """
     waiting = [tensor.op for tensor in graph.outputs] + list(graph.control_outputs)
     needed: set[int] = set()
@@ -409,7 +409,7 @@ def needed_ops(graph: Any) -> set[int]:
 
 
 def _consumers(graph: Any, needed: set[int]) -> dict[int, list[Any]]:
-    """By the id of a tensor the ops that read it; where it is only handed over, those behind."""
+    """The ops that read each tensor, by its id; ops that only pass it on are replaced by their readers."""
     found: dict[int, list[Any]] = {}
     for op in reversed(graph.get_operations()):
         if id(op) not in needed:

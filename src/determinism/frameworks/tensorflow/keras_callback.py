@@ -1,4 +1,4 @@
-"""Seeds every generator anew when an epoch of `model.fit` begins."""
+"""Reseeds every generator when an epoch of `model.fit` begins."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import keras
 
 
 class ReseedEachEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no annotations
-    """Moves the program to a new epoch, so that an epoch draws the same whether or not the ones before it ran.
+    """Begins each epoch with seeds of its own, so that it draws the same whether or not earlier epochs ran.
 
     For `model.fit(..., initial_epoch=N, callbacks=[...])`: a resumed run draws what the full one drew in its epoch N.
     """
@@ -18,7 +18,7 @@ class ReseedEachEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras 
 
         Args:
             seeds: Has `begin(epoch=, task=)`.
-            task: Under which name epochs are begun.
+            task: The task name to begin epochs with.
         """
         super().__init__()
         self._seeds = seeds

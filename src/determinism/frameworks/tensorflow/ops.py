@@ -1,5 +1,5 @@
-"""Properties of TensorFlow's op types, by name, since no schema states them; random ops; input pipelines; and values: their bytes and digests, which
-record made them, and the contents of variables.
+"""Properties of TensorFlow's op types, by name, since no schema has them; random ops; input pipelines; and values: their digests, the
+records that produced them, and the contents of variables.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from determinism.types import Role
 PASSING = frozenset(
     {"Identity", "IdentityN", "StopGradient", "PreventGradient", "Snapshot", "EnsureShape", "ReadVariableOp"}
 )
-"""Hand over what they were given, so what reads them reads that."""
+"""Pass their input on unchanged, so their readers count as readers of that input."""
 
 UNRECORDED = frozenset(
     {
@@ -38,7 +38,7 @@ UNRECORDED = frozenset(
         "DeleteRandomSeedGenerator", "VariableShape", "Assert", "IteratorGetNextAsOptional",
     }
 )  # fmt: skip
-"""Make nothing that could differ, or nothing that the program sees before another op takes it out."""
+"""Produce nothing that could differ, or nothing that the program sees before another op extracts it."""
 
 ARRIVALS = frozenset(
     {
@@ -51,10 +51,10 @@ ARRIVALS = frozenset(
 
 SAVES = frozenset({"SaveV2", "Save", "SaveSlices"})
 BY_FILE_NAME = SAVES | {"RestoreV2", "Restore", "RestoreSlice", "ReadFile"}
-"""Their first input is the name of a file, which does not count: a file by another name need not hold anything else."""
+"""Their first input is a file name, which is ignored: a file with a different name may have the same content."""
 
 READS_FILES = re.compile(r"ReadFile|(TFRecord|TextLine|FixedLengthRecord|CSV)Dataset(V\d)?")
-"""Read the files that their first input names, then or when their elements are asked for."""
+"""Read the files that their first input names, at once or when their elements are requested."""
 
 SHOWS = frozenset(
     {
@@ -62,13 +62,13 @@ SHOWS = frozenset(
         "WriteHistogramSummary", "WriteImageSummary", "WriteRawProtoSummary", "PyFunc", "EagerPyFunc", "PyFuncStateless",
     }
 )  # fmt: skip
-"""Hand values to what is not TensorFlow."""
+"""Pass values out of TensorFlow."""
 
 _HANDLE_NAMES = re.compile(
     r".*ToStringHandle(V2)?|GetSessionHandle(V2)?|MultiDeviceIteratorInit|RegisterDataset(V2)?|Add(Many)?SparseToTensorsMap|"
     r"TensorArray(Grad)?V2"
 )
-"""Make the name or number under which a resource is found; TensorFlow makes it anew in each run, from memory addresses for one."""
+"""Produce the name or number that identifies a resource; TensorFlow makes it anew in each run, for instance from memory addresses."""
 
 BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
 LOOPS = frozenset({"While", "StatelessWhile"})
@@ -99,7 +99,7 @@ _REWRITTEN = frozenset(
         "MaxPool", "AvgPool", "Swish", "ClipByValue", "BroadcastGradientArgs", "QuantizeV2", "Dequantize", "ReluGrad",
     }
 )  # fmt: skip
-"""Op types that TensorFlow's graph optimizer may fuse with their only reader, reorder, or compute otherwise."""
+"""Op types that TensorFlow's graph optimizer may fuse with their only reader, reorder, or compute differently."""
 
 
 def arrives(op_type: str, *, has_inputs: bool) -> bool:
@@ -107,7 +107,7 @@ def arrives(op_type: str, *, has_inputs: bool) -> bool:
 
     Args:
         op_type: Its type.
-        has_inputs: Whether it reads what records made; an optional value that none made came from an iterator.
+        has_inputs: Whether it reads values that records produced; an optional that no record produced came from an iterator.
     """
     return op_type in ARRIVALS or (op_type == "OptionalGetValue" and not has_inputs)
 
@@ -126,7 +126,7 @@ _LAYOUTS = frozenset(
 
 
 def role_of(op_type: str, *, has_inputs: bool) -> Role:
-    """What a record of an op stands for.
+    """The role of an op's record.
 
     Args:
         op_type: Its type.
@@ -145,12 +145,12 @@ def is_random(op_type: str) -> bool:
 
 
 def takes_its_seed(op_type: str) -> bool:
-    """Whether all that a random op draws follows from tensors that it is given."""
+    """Whether the input tensors of a random op determine all that it draws."""
     return _SEED_INPUTS.fullmatch(op_type) is not None
 
 
 def names_a_resource(op_type: str) -> bool:
-    """Whether what an op makes only says where a resource is found, so that its content is no result."""
+    """Whether an op's output only identifies a resource, so that its content is not a result."""
     return _HANDLE_NAMES.fullmatch(op_type) is not None
 
 
@@ -160,21 +160,21 @@ def writes_variables(op_type: str) -> bool:
 
 
 def may_be_rewritten(op_type: str) -> bool:
-    """Whether the graph optimizer may fuse an op with its neighbours, reorder it, or compute it otherwise."""
+    """Whether the graph optimizer may fuse an op with its neighbours, reorder it, or compute it differently."""
     return op_type in _REWRITTEN
 
 
 def may_be_fused(op_type: str, readers: list[str], *, only_forward: bool) -> bool:
-    """Whether looking at an op's result could keep the graph optimizer from computing it together with its readers.
+    """Whether watching an op's result could keep the graph optimizer from fusing the op with its readers.
 
-    The optimizer does that only where nobody else reads what lies between. A fused kernel may give other bits, so what it would
-    swallow is not looked at: it becomes one record with its reader. A matrix product takes nothing in but another layout of what it reads.
+    The optimizer fuses ops only if nothing else reads the intermediate result. A fused kernel may give different bits, so such a result
+    is not watched: the op shares one record with its reader. A matrix product absorbs only ops that change the layout of its inputs.
 
     Args:
-        op_type: Of the op.
-        readers: Of the ops that read its result.
-        only_forward: Whether the graph has no gradients in it. There several elementwise ops may read one value and still be one kernel,
-            as in GELU or layer normalisation; where there are gradients, these read what lies between.
+        op_type: The type of the op.
+        readers: The types of the ops that read its result.
+        only_forward: Whether the graph has no gradients. Then several elementwise ops may read one value and still be one kernel,
+            as in GELU or layer normalisation; gradients would read the intermediate results.
     """
     if op_type not in _REWRITTEN or not readers or not all(reader in _REWRITTEN for reader in readers):
         return False
@@ -188,19 +188,19 @@ def is_dataset(op_type: str) -> bool:
     return "Dataset" in op_type and not op_type.startswith(("DatasetTo", "ReduceDataset", "DatasetCardinality"))
 
 
-# What stands for the state of the generator that a random op drew from.
+# What represents the state of the generator that a random op drew from.
 
 
 def drawn_from(kind: str, read: Sequence[Value], made: Sequence[tuple[int, bytes]]) -> Sequence[bytes]:
-    """The digest of the state; none for an op that draws nothing.
+    """The digest of the generator state; empty for an op that draws nothing.
 
-    Where an op is given its seed, that is the state. The kernels of the other ops keep theirs where nobody can look; what they draw
-    follows from it alone, so it stands for it.
+    For an op that takes its seed as input, the seed is the state. The kernels of other ops hide their state; what they draw
+    depends on it alone, so it represents the state.
 
     Args:
         kind: The type of the op.
-        read: What it read.
-        made: Layout and digest of what it made.
+        read: The values that it read.
+        made: Layout and digest of each output.
     """
     if not is_random(kind):
         return ()
@@ -209,7 +209,7 @@ def drawn_from(kind: str, read: Sequence[Value], made: Sequence[tuple[int, bytes
     return [digest_many(digest for _, digest in made)] if made else ()
 
 
-# The stages of `tf.data` pipelines, and through which of them the elements of an iterator came.
+# The stages of `tf.data` pipelines, and which of them the elements of an iterator passed through.
 
 _MOST_STAGES = 30
 _MOST_PIPELINES = 10_000
@@ -228,20 +228,20 @@ _VERSION = re.compile(r"Dataset(V\d+)?$")
 
 
 class Pipelines:
-    """Knows what each data set and iterator of the process was made of."""
+    """Tracks the stages that each data set and iterator of the process was made from."""
 
     def __init__(self, note_racy: Callable[[str], None]) -> None:
-        """Take what is told that the order of elements may vary."""
+        """Take a callback for pipelines whose elements or their order may vary."""
         self._note_racy = note_racy
         self._stages: dict[int, tuple[str, ...]] = {}
 
     def stage_made(self, kind: str, inputs: Sequence[Any], attributes: Any, outputs: Sequence[Any]) -> None:
-        """An op made a data set.
+        """Note that an op made a data set.
 
         Args:
             kind: The type of the op.
-            inputs: Its inputs; among them the data sets before it.
-            attributes: Names and values in turn.
+            inputs: Its inputs, including the data sets before it.
+            attributes: Names and values, alternating.
             outputs: The data set.
         """
         stages = [stage for tensor in inputs for stage in self._stages.get(tensor._id, ())]
@@ -270,7 +270,7 @@ class Pipelines:
         return f"{name}({', '.join(parts)})"
 
     def iterator_made(self, inputs: Sequence[Any]) -> None:
-        """An iterator over a data set was begun."""
+        """Note that an iterator over a data set was made."""
         handles = [tensor for tensor in inputs if tensor.dtype is dtypes.resource]
         data_sets = [tensor for tensor in inputs if tensor.dtype is dtypes.variant]
         stages = [stage for tensor in data_sets for stage in self._stages.get(tensor._id, ())]
@@ -283,12 +283,12 @@ class Pipelines:
         self._stages[tensor._id] = stages
 
     def stages_of(self, key: int) -> str:
-        """The stages before an iterator, first ones first, by the number of its handle; empty if they are not known."""
+        """The stages before an iterator, in order, by the number of its handle; empty if unknown."""
         return " > ".join(self._stages.get(key, ()))
 
 
 def _lets_order_vary(options: Any) -> bool:
-    """Whether options of a data set say that parallel stages may give elements in any order."""
+    """Whether the options of a data set allow parallel stages to produce elements in any order."""
     if not isinstance(options, bytes):
         return False
     try:
@@ -299,7 +299,7 @@ def _lets_order_vary(options: Any) -> bool:
 
 
 def _draws(function: Any) -> bool:
-    """Whether a function of a stage draws from a generator that its calls share."""
+    """Whether the function of a stage draws from a generator that its calls share."""
     return any(is_random(node.op) and not takes_its_seed(node.op) for node in _nodes_of(function))
 
 
@@ -309,7 +309,7 @@ _MOST_FUNCTIONS = 100
 
 
 def _what_varies(function: Any) -> list[str]:
-    """What in a function of a stage may give something else in the next run, in words; empty for one that only computes."""
+    """Phrases for what may vary between runs in the function of a stage; empty if it only computes."""
     words = ["draws random numbers"] * _draws(function)
     for node in _nodes_of(function):
         if node.op in _PYTHON:
@@ -318,7 +318,7 @@ def _what_varies(function: Any) -> list[str]:
 
 
 def _python_of(token: bytes) -> str:
-    """The function of the program that an op calls, with its line; empty if it is none of the program."""
+    """The program's function that an op calls, with its line; empty if it is not the program's."""
     called = script_ops._py_funcs._funcs.get(token.decode())
     code = getattr(inspect.unwrap(getattr(called, "_func", called)), "__code__", None)
     if code is None or owner_of_file(code.co_filename) is not Owner.USER:
@@ -327,7 +327,7 @@ def _python_of(token: bytes) -> str:
 
 
 def _nodes_of(function: Any) -> Iterator[Any]:
-    """The ops of a function, and of those that it runs."""
+    """The ops of a function, and of those that it calls."""
     waiting, seen = [getattr(function, "name", None)], set[str]()
     while waiting and len(seen) < _MOST_FUNCTIONS:
         name = waiting.pop()
@@ -341,13 +341,13 @@ def _nodes_of(function: Any) -> Iterator[Any]:
                 waiting += [one.name for one in (attribute.func, *attribute.list.func) if one.name]
 
 
-# Digests of what tensors hold, without a copy wherever their memory can be read in place.
+# Digests of tensor contents, without a copy where their memory can be read in place.
 
 _UNVALUED = (tf.resource, tf.variant)
 
 
 def has_value(dtype: Any) -> bool:
-    """Whether tensors of a dtype hold values, and not handles of something that lives elsewhere."""
+    """Whether tensors of a dtype hold values, rather than handles of objects elsewhere."""
     return dtype not in _UNVALUED and not dtype._is_ref_dtype
 
 
@@ -355,7 +355,7 @@ def digest_tensor(tensor: Any) -> bytes:
     """Digest of an eager tensor that holds values.
 
     Args:
-        tensor: On any device; waits until it is there.
+        tensor: On any device; waits until it is computed.
     """
     if tensor.dtype is tf.string:
         return digest_array(np.asarray(tensor._numpy_internal()))
@@ -364,10 +364,10 @@ def digest_tensor(tensor: Any) -> bytes:
 
 
 def digest_array(array: Any) -> bytes:
-    """Digest of an array as a function of the graph hands it to Python; that of a tensor with equal bytes is the same.
+    """Digest of an array that a function of the graph passes to Python; equal to that of a tensor with equal bytes.
 
     Args:
-        array: Of any shape and dtype; bytes are its elements where TensorFlow has strings.
+        array: Of any shape and dtype; its elements are bytes where TensorFlow has strings.
     """
     if array.dtype.hasobject or array.dtype.kind == "S":
         return digest_many(_text_digest(one) for one in array.ravel())
@@ -376,7 +376,7 @@ def digest_array(array: Any) -> bytes:
     try:
         digest: bytes = digest_bytes(array)
     except (ValueError, TypeError, BufferError):
-        # Dtypes that NumPy does not have, such as bfloat16, give no buffer.
+        # Dtypes that NumPy does not have, such as bfloat16, do not support the buffer protocol.
         digest = digest_bytes(array.tobytes())
     return digest
 
@@ -386,13 +386,13 @@ def _text_digest(one: Any) -> bytes:
 
 
 def memory_address(tensor: Any) -> int:
-    """Where an eager tensor of numbers lies in the memory of the host."""
+    """Address of an eager tensor of numbers in host memory."""
     array = tensor._numpy_internal()
     return int(array.__array_interface__["data"][0]) if isinstance(array, np.ndarray) else id(tensor)
 
 
 def device_name(device: str) -> str:
-    """What a report calls a device: the end of TensorFlow's long name."""
+    """A device's name in reports: the end of TensorFlow's long name."""
     return device.rpartition("/device:")[2] or "CPU:0"
 
 
@@ -400,62 +400,62 @@ _MOST_TENSORS = 200_000
 
 
 class Resource(NamedTuple):
-    """A handle of something that lives outside of tensors, such as a variable."""
+    """A handle of an object outside of tensors, such as a variable."""
 
     key: int
     handle: Any
 
 
 class Values:
-    """The records that made the eager tensors, by the numbers that TensorFlow gives these."""
+    """The records that produced eager tensors, by TensorFlow's tensor numbers."""
 
     def __init__(self) -> None:
         self._made: dict[int, Value] = {}
         self.unread = Unread()
 
     def get(self, tensor: Any) -> Value | None:
-        """Who made an eager tensor; None if nobody is known to have."""
+        """The record and output that produced an eager tensor; None if unknown."""
         return self._made.get(tensor._id)
 
     def made(self, tensor: Any, value: Value) -> None:
-        """A record made an eager tensor."""
+        """Note that a record produced an eager tensor."""
         if len(self._made) >= _MOST_TENSORS:
-            # The numbers only rise, so the oldest tensors come first; a value forgotten is digested when it is read.
+            # The oldest tensors come first, since the numbers only rise; a forgotten value is digested when it is read.
             for key in list(islice(self._made, _MOST_TENSORS // 2)):
                 del self._made[key]
         self._made[tensor._id] = value
-        # The memory of strings can be read by methods alone.
+        # Strings cannot be read directly from memory, only through methods.
         if tensor.dtype != dtypes.string:
             self.unread.made(value)
 
 
 class Variables:
-    """What every variable holds, as far as records wrote it."""
+    """The contents of variables that records wrote."""
 
     def __init__(self) -> None:
         self._held: dict[int, Value] = {}
         self._by_digest: dict[bytes, weakref.ref[Any]] = {}
 
     def get(self, key: int) -> Value | None:
-        """What a variable holds; None if that is not known."""
+        """What a variable holds; None if unknown."""
         return self._held.get(key)
 
     def holding(self, digest: bytes) -> Any:
-        """The handle of a variable that holds this; None if none is known to."""
+        """The handle of a variable whose content has this digest; None if none is known."""
         reference = self._by_digest.get(digest)
         return None if reference is None else reference()
 
     def wrote(self, resource: Resource, value: Value) -> None:
-        """From now on a variable holds what a record wrote."""
+        """Note that a record wrote a variable."""
         earlier = self._held.get(resource.key)
         if earlier is not None:
             self._by_digest.pop(earlier.digest, None)
         self._held[resource.key] = value
-        # A handle keeps its variable alive.
+        # Weakly: a handle keeps its variable alive.
         self._by_digest[value.digest] = weakref.ref(resource.handle)
 
 
-# What a variable holds, by its handle.
+# Contents of variables, by handle.
 
 _MOST_KNOWN = 100_000
 _UNKNOWN = object()
@@ -475,10 +475,10 @@ def content_of(handle: Any) -> Any:
     """What a variable holds now, as an eager tensor that shares its memory until the variable is written.
 
     Args:
-        handle: An eager tensor that leads to something outside of tensors.
+        handle: An eager tensor that is a handle of an object outside of tensors.
 
     Returns:
-        None if that is no variable of values, or holds nothing yet.
+        None if that is not a variable with values, or is not initialised yet.
     """
     dtype = _DTYPES.get(handle._id, _UNKNOWN)
     if dtype is _UNKNOWN:
@@ -490,19 +490,19 @@ def content_of(handle: Any) -> Any:
     try:
         return gen_resource_variable_ops.read_variable_op(handle, dtype)
     except Exception:
-        # Asking whether it was initialised would take as long as reading it.
+        # Checking whether it is initialised would take as long as reading it.
         return None
 
 
 def is_read_from(tensor: Any, handle: Any) -> bool:
-    """Whether a tensor that holds what a variable holds was read from it.
+    """Whether a tensor with the same content as a variable was read from it.
 
-    They share memory. A variable that scatter ops write hands out copies instead (`copy_on_read_mode` in
-    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/core/framework/resource_var.h): there each read lies elsewhere.
+    If so, they share memory. A variable that scatter ops write returns copies instead (`copy_on_read_mode` in
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/core/framework/resource_var.h): each read has its own address.
 
     Args:
         tensor: An eager tensor.
-        handle: Of the variable.
+        handle: Handle of the variable.
     """
     content = content_of(handle)
     if content is None or content.dtype is not tensor.dtype or content.dtype is dtypes.string:

@@ -1,4 +1,4 @@
-"""Deterministic replacements of TensorFlow's ops that have no deterministic implementation, or vary although they claim one."""
+"""Deterministic replacements for TensorFlow's ops that have no deterministic implementation, or vary although they claim to have one."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ import tensorflow as tf
 
 from determinism.types import ReplacedOps
 
-# `ParallelDynamicStitch`, whose kernel for the CPU copies rows with several threads: of equal indices the last thread
-# wins.
+# `ParallelDynamicStitch`, whose CPU kernel copies rows with several threads: among equal indices the last thread wins.
 #
-# `DynamicStitch` copies one row after the other: of rows with the same index the last one stays. Without repeated
-# indices the results are the same.
+# `DynamicStitch` copies rows one by one: among rows with the same index the last one wins. Without repeated indices the
+# results are the same.
 
 
 def parallel_dynamic_stitch(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """A `parallel_dynamic_stitch` in which the last of several rows with one index wins."""
+    """A `parallel_dynamic_stitch` in which the last of several rows with the same index wins."""
 
     @functools.wraps(stock)
     def deterministic_stitch(indices: Any, data: Any, name: str | None = None) -> Any:
@@ -36,16 +35,16 @@ def parallel_dynamic_stitch(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 # Where an op runs.
 #
-# Several kernels for the GPU add with atomic operations, in whichever order the threads come, where the kernels of
-# the same ops for the CPU take the elements in the order in which they lie. Such an op is deterministic once it runs
-# on the CPU, wherever its inputs are: TensorFlow copies them there, and the result back.
+# Several GPU kernels add with atomic operations, in the order in which threads arrive, while the CPU kernels of the
+# same ops take the elements in memory order. Such an op is deterministic if it runs on the CPU, wherever its inputs
+# are: TensorFlow copies them there, and the result back.
 
 
 @contextmanager
 def cpu() -> Iterator[None]:
-    """What is built or run within runs on the CPU of the job and task where it would have run.
+    """Place ops that are built or run in this context on the CPU of the job and task that they would have used.
 
-    A surrounding `colocate_with` would overrule the device; within, it does not hold.
+    A surrounding `colocate_with` would override the device, so it is suspended.
     """
     from tensorflow.python.framework import ops
 
@@ -65,7 +64,7 @@ def _cpu_beside(op: Any) -> str:
 
 
 def on_cpu(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, whose op runs on the CPU."""
+    """The same function with its op on the CPU."""
 
     @functools.wraps(stock)
     def run_on_cpu(*args: Any, **kwargs: Any) -> Any:
@@ -77,16 +76,16 @@ def on_cpu(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.cache
 def gpu_is_there() -> bool:
-    """Whether TensorFlow can use a GPU here. Takes no memory of it."""
+    """Whether TensorFlow can use a GPU here. Does not allocate memory on it."""
     return bool(tf.config.list_physical_devices("GPU"))
 
 
 # The gradient of `fused_batch_norm` with `is_training=False`, as in fine-tuning, which the GPU refuses under op
 # determinism.
 #
-# Its kernel sums the gradients of scale and offset with atomic operations. Here these are `reduce_sum` over all
-# dimensions but that of the channels, which writes partial sums to memory of its own and adds them in one order.
-# While training, and without a GPU, the stock kernel runs.
+# Its kernel sums the gradients of scale and offset with atomic operations. Here `reduce_sum` sums them over all
+# dimensions but the channels'; it writes partial sums to memory of its own and adds them in a fixed order.
+# In training mode, and without a GPU, the stock kernel runs.
 
 _PARAMETERS = ["reserve_space_3", "epsilon", "data_format", "is_training", "name"]
 
@@ -121,7 +120,7 @@ def _of_inference(gradient: Any, x: Any, scale: Any, mean: Any, variance: Any, o
 
 
 def _channels(rank: Any, data_format: str | bytes) -> tuple[Any, Any]:
-    """The shape that lets one number per channel meet a tensor, and the axes to sum over."""
+    """The shape with which a vector of channels broadcasts to a tensor, and the axes to sum over."""
     if data_format in ("NCHW", b"NCHW", "NCDHW", b"NCDHW"):
         beside = tf.ones([tf.maximum(rank - 2, 0)], tf.int32)
         return tf.concat([[1, -1], beside], axis=0), tf.concat([[0], tf.range(2, rank)], axis=0)
@@ -130,16 +129,16 @@ def _channels(rank: Any, data_format: str | bytes) -> tuple[Any, Any]:
 
 # `tf.math.bincount` with weights.
 #
-# The kernels for the CPU give each thread sums of its own and add those up: the result depends on which thread took
-# which elements, op determinism or not; those for the GPU refuse to run under it. Here the weights are summed per bin
-# in the order in which they lie, by the kernel of `UnsortedSegmentSum` for the CPU, which takes one after the other.
-# Without weights, or with integers, any order gives the same: then the stock kernel for the CPU runs.
+# The CPU kernels give each thread its own sums and add those up: the result depends on which thread took which
+# elements, even under op determinism; the GPU kernels refuse to run under it. Here the weights are summed per bin in
+# memory order, by the CPU kernel of `UnsortedSegmentSum`, which is sequential. Without weights, or with integers, every
+# order gives the same result: then the stock CPU kernel runs.
 
 Count = Callable[[], Any]
 
 
 def bincount(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """A `bincount` of floating-point weights in one order."""
+    """A `bincount` that sums floating-point weights in a fixed order."""
 
     @functools.wraps(stock)
     def deterministic_bincount(arr: Any, size: Any, weights: Any, name: str | None = None) -> Any:
@@ -153,7 +152,7 @@ def bincount(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def dense_bincount(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """A `dense_bincount` of floating-point weights in one order; the rows of matrices are counted one by one, as they are."""
+    """A `dense_bincount` that sums a vector's floating-point weights in a fixed order; matrices are left to the stock kernel."""
 
     @functools.wraps(stock)
     def deterministic_dense_bincount(
@@ -180,7 +179,7 @@ def _weighted_or_stock(values: Any, size: Any, weights: Any, as_stock: Count, on
     vector = not only_vectors or values.shape.rank == 1
     if vector and weights.shape.num_elements() is not None:
         return _weighted(values, size, weights)
-    # Whether there are weights, or how many dimensions the values have, is known only when it runs.
+    # Whether there are weights, or how many dimensions the values have, is known only at run time.
     weighted = tf.size(weights) > 0
     if not vector:
         weighted = tf.logical_and(weighted, tf.equal(tf.rank(values), 1))
@@ -192,28 +191,27 @@ def _weighted(values: Any, size: Any, weights: Any) -> Any:
 
     checks = [
         tf.debugging.assert_equal(
-            tf.shape(values), tf.shape(weights), message="values and weights must have one shape"
+            tf.shape(values), tf.shape(weights), message="values and weights must have the same shape"
         ),
         tf.debugging.Assert(size >= 0, ["size must be non-negative", size]),
         tf.debugging.Assert(tf.reduce_all(values >= 0), ["values must be non-negative", values]),
     ]
     with tf.control_dependencies([check for check in checks if check is not None]):
-        # What lies beyond the last bin is not counted; segments of a negative number are not summed either.
+        # Values beyond the last bin are not counted; a negative segment number makes the kernel skip them.
         bins = tf.where(values < size, values, -tf.ones_like(values))
         return gen_math_ops.unsorted_segment_sum(weights, bins, size)
 
 
 # The gradient of `tf.image.crop_and_resize` with respect to the image, which the GPU refuses under op determinism.
 #
-# Without it, the kernels let threads that work on different boxes add to the same pixels. Here each element of the
-# crops becomes the four rows (one for "nearest") that it adds to pixels, and these are summed per pixel in the order
-# of boxes, rows, columns and corners by the kernel of `UnsortedSegmentSum` for the CPU, which takes one after the
-# other. The bits are those of TensorFlow's own kernel with a single thread, which is what runs on the CPU under op
-# determinism.
+# Without op determinism, threads that work on different boxes add to the same pixels. Here each element of the crops
+# becomes the four rows (one for "nearest") that it adds to pixels, and these are summed per pixel in the order of
+# boxes, rows, columns and corners by the CPU kernel of `UnsortedSegmentSum`, which is sequential. The bits are those of
+# TensorFlow's own kernel with a single thread, which is what runs on the CPU under op determinism.
 
 
 def crop_and_resize_grad_image(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """A `crop_and_resize_grad_image` that adds in one order."""
+    """A `crop_and_resize_grad_image` that adds in a fixed order."""
 
     @functools.wraps(stock)
     def deterministic_grad_image(
@@ -253,11 +251,11 @@ def _checks(grads: Any, boxes: Any, box_ind: Any, size: Any) -> list[Any]:
 
 
 def _positions(first: Any, second: Any, crop_size: Any, image_size: Any) -> tuple[Any, Any]:
-    """Where along one axis of the image each element of the crops lies: float32 [boxes, crop_size], and which are in it.
+    """Position of each element of the crops along one axis of the image, float32 [boxes, crop_size], and which are inside.
 
-    The operations, and their precision, are those of TensorFlow's kernels.
+    The operations and their precision are those of TensorFlow's kernels.
     """
-    # A graph's optimizer turns a division by a constant into a product, which rounds differently; this it leaves alone.
+    # The graph optimizer turns a division by a constant into a product, which rounds differently; placeholders prevent it.
     limit = tf.compat.v1.placeholder_with_default(tf.cast(image_size - 1, tf.float32), [])
     steps = tf.compat.v1.placeholder_with_default(tf.cast(tf.maximum(crop_size - 1, 1), tf.float32), [])
     offsets = tf.cast(tf.range(crop_size), tf.float32)
@@ -277,7 +275,7 @@ def _both_axes(grads: Any, boxes: Any, size: Any) -> tuple[Any, Any, Any]:
 
 
 def _pixel(row: Any, column: Any, inside: Any, box_ind: Any, size: Any) -> Any:
-    """The number of a pixel among all of the batch, -1 for what lies outside: int64 [boxes, crop height, crop width]."""
+    """Index of a pixel within the batch, -1 if outside: int64 [boxes, crop height, crop width]."""
     row, column, images, wide = (tf.cast(one, tf.int64) for one in (row, column, box_ind, size))
     rows = images[:, tf.newaxis] * wide[1] + row
     pixel = rows[:, :, tf.newaxis] * wide[2] + column[:, tf.newaxis, :]
@@ -298,7 +296,7 @@ def _to_corners(grads: Any, boxes: Any, box_ind: Any, size: Any, dtype: Any) -> 
 
 def _to_nearest(grads: Any, boxes: Any, box_ind: Any, size: Any, dtype: Any) -> tuple[Any, Any]:
     def rounded(positions: Any) -> Any:
-        # Halves go up, as in C; `tf.round` would take them to the even neighbour.
+        # Halves round up, as in C; `tf.round` would round them to even.
         below = tf.floor(positions)
         return below + tf.cast(positions - below >= 0.5, positions.dtype)
 
@@ -317,16 +315,16 @@ def _sum_per_pixel(pixels: Any, rows: Any, size: Any) -> Any:
     return gradient
 
 
-# Replaces functions by others wherever a module holds them.
+# Replaces functions wherever a module refers to them.
 
 Function = Callable[..., Any]
 
 
 def replace_everywhere(pairs: Iterable[tuple[Function, Function]]) -> None:
-    """In each loaded module, let what names the first function of a pair name the second.
+    """In each loaded module, rebind names of the first function of a pair to the second.
 
-    TensorFlow's public names are copies of those of its own modules, and so are the names that a program imported: every
-    module is looked through for the function itself.
+    TensorFlow's public names are copies of those in its own modules, and so are names that a program imported: every
+    module is searched for the function object.
     """
     by_identity = {id(old): (old, new) for old, new in pairs}
     for namespace in _namespaces():
@@ -342,7 +340,7 @@ def _namespaces() -> Iterator[Any]:
         names = getattr(module, "__dict__", None)
         if not isinstance(names, dict):
             continue
-        # What wraps a module to warn of deprecated names keeps its own copy of what was asked for once.
+        # The wrapper that warns of a module's deprecated names caches attributes that were accessed.
         for holder in (module, names.get("_tfmw_wrapped_module")):
             if holder is not None and id(holder) not in seen:
                 seen.add(id(holder))
@@ -356,13 +354,13 @@ def _put(namespace: Any, name: str, value: Function) -> None:
         type(namespace)._fastdict_insert(namespace, name, value)
 
 
-# The singular value decomposition of matrices with one column.
+# Singular value decomposition of matrices with one column.
 
 
 def svd(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, which takes a matrix of one column, or of a number of columns that is not known, to the CPU.
+    """The same function, on the CPU for a matrix with one column or an unknown number of columns.
 
-    Only for one column the kernel for the GPU refuses to run under op determinism ("Determinism is not yet supported
+    The GPU kernel refuses to run under op determinism only for one column ("Determinism is not yet supported
     for SVD of matrices with 1 column", in the binary of 2.21).
     """
 
@@ -390,8 +388,8 @@ _MARK = "__determinism_patch__"
 class Patch:
     """One op that is replaced.
 
-    `what` is told to the user; `module` and `function` are where TensorFlow's Python makes the op `op_type`; `make` gets that
-    function and returns the one that takes its place.
+    `what` is its name for the user; `module` and `function` are where TensorFlow's Python code builds the op `op_type`; `make` gets
+    that function and returns its replacement.
     """
 
     what: str
@@ -401,16 +399,16 @@ class Patch:
     make: Callable[[Function], Function] = on_cpu
 
     def current(self) -> Function:
-        """What builds the op now."""
+        """The function that builds the op now."""
         found: Function = getattr(import_module(f"tensorflow.python.ops.{self.module}"), self.function)
         return found
 
     def is_in_place(self) -> bool:
-        """Whether what builds the op now is a replacement."""
+        """Whether the op is already replaced."""
         return getattr(self.current(), _MARK, None) == self.op_type
 
     def replacements(self) -> list[tuple[Function, Function]]:
-        """What is to be replaced by what: the function, and its twin in `tf.raw_ops` that takes arguments by name alone."""
+        """Pairs of function and replacement: the function itself, and its twin in `tf.raw_ops` that takes only keyword arguments."""
         stock = self.current()
         replacement = self.make(stock)
         setattr(replacement, _MARK, self.op_type)
@@ -466,13 +464,13 @@ PATCHES = (
 
 
 VERSIONS = ((2, 16), (2, 21))
-"""The first and the last minor version whose kernels these patches are known to fit."""
+"""The first and the last minor version whose kernels these patches are known to match."""
 
 
 def apply() -> ReplacedOps:
-    """Put every patch in place that is not there yet, wherever a module holds the function that builds the op.
+    """Apply every patch that is not applied yet, wherever a module refers to the function that builds the op.
 
-    Nothing is put in place in versions for which there are no patches.
+    Does nothing in versions of TensorFlow that the patches do not support.
     """
     version = tuple(int(part) for part in tf.__version__.split(".")[:2])
     if not VERSIONS[0] <= version <= VERSIONS[1]:

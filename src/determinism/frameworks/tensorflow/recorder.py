@@ -1,4 +1,4 @@
-"""Turns every op that runs eagerly, and every function that is called eagerly, into records; and says which files TensorFlow opens."""
+"""Turns every op that runs eagerly, and every function that is called eagerly, into records; and announces the files that TensorFlow opens."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ from determinism.frameworks.wrapping import Undo, wrap
 from determinism.import_hook import after_import
 from determinism.types import Role
 
-# Seeds that Keras draws from Python's generator where the program gives none: of layers that drop out, of initial
-# weights.
+# Seeds that Keras draws from Python's generator if the program gives none, as for dropout layers and initial weights.
 
 OP = "keras::make_default_seed"
 _DRAWING = "keras.src.random.seed_generator"
 _USING = "keras.src.backend.tensorflow.random"
-"""Where the function is imported to by name, before or after it was wrapped."""
+"""A module that imports the function by name, before or after it was wrapped."""
 _MOST_SEEDS = 10_000
 
 
@@ -41,12 +40,12 @@ class KerasSeeds:
     """The seeds that were drawn, and the records of these draws."""
 
     def __init__(self, recorder: Recorder) -> None:
-        """Take what makes the records."""
+        """Take the recorder that makes the records."""
         self._recorder = recorder
         self._drawn: dict[int, Value] = {}
 
     def install(self) -> list[Undo]:
-        """Record draws from now on; returns what ends that."""
+        """Record draws from now on; return functions that stop it."""
         undo: list[Undo] = []
 
         def hook(module: Any) -> None:
@@ -76,7 +75,7 @@ class KerasSeeds:
             self._drawn[seed] = Value(number, 0, *made)
 
     def behind(self, tensor: Any) -> Value | None:
-        """The draw that a tensor holds the seed of: Keras makes a pair of whole numbers of it; None if it holds none."""
+        """The draw of the seed that a tensor holds; None if it holds none. Keras stores a seed as a pair of integers."""
         if not self._drawn or not tensor.dtype.is_integer or tensor.shape.rank != 1 or tensor.shape[0] != 2:
             return None
         return self._drawn.get(int(tensor._numpy_internal()[0]))
@@ -86,11 +85,11 @@ class Recorder(RecordMaker):
     """Records what the thread that imported TensorFlow does."""
 
     def __init__(self, *, tracks_ops: bool, paranoid: bool) -> None:
-        """Make one that sleeps until `begin`.
+        """Create a recorder that is inactive until `begin`.
 
         Args:
-            tracks_ops: Whether ops are recorded, or only what is held at the ends of steps.
-            paranoid: Digest every input of every op.
+            tracks_ops: Whether ops are recorded, or only the state at the ends of steps.
+            paranoid: Whether to digest every input of every op.
         """
         super().__init__(paranoid=paranoid)
         self.tracks_ops = tracks_ops
@@ -102,13 +101,13 @@ class Recorder(RecordMaker):
         super().begin(stream)
 
     def failed_to_hook(self, reason: str) -> None:
-        """A module of the program's libraries could not be followed."""
+        """Note that a library of the program could not be hooked."""
         self.failed("optimizers of Keras", RuntimeError(reason))
 
     def op_ran(
         self, op_type: Any, inputs: Any, attributes: Any, outputs: Any, op_name: Any = None, graph: Any = None
     ) -> None:
-        """An op ran eagerly, or was added to a graph; the latter is looked at when its function runs."""
+        """Record an op that ran eagerly; one that was added to a graph is recorded when its function runs."""
         if graph is not None or self._is_busy or not self.is_own():
             return
         kind = op_type.decode() if isinstance(op_type, bytes) else op_type
@@ -182,7 +181,7 @@ class Recorder(RecordMaker):
         self.values.made(made, held)
 
     def value(self, tensor: Any) -> Value:
-        """What an eager tensor holds, and who made it; what nobody is known to have made is digested now."""
+        """What an eager tensor holds, and its producer; if that is unknown, the content is digested now."""
         known = self.values.get(tensor)
         if known is not None:
             return known
@@ -193,20 +192,20 @@ class Recorder(RecordMaker):
         return value
 
     def value_or_none(self, tensor: Any) -> Value | None:
-        """What an eager tensor holds; None if it holds nothing that can be looked at."""
+        """What an eager tensor holds; None if that cannot be read."""
         return self.value(tensor) if has_value(tensor.dtype) else self.values.get(tensor)
 
     def _held_by_variable(self, tensor: Any, digest: bytes) -> Value | None:
-        """The value of the variable that a tensor was read from: reading one within an op makes a tensor unseen."""
+        """The value of the variable that a tensor was read from: a read within another op is not reported."""
         handle = self.variables.holding(digest)
         return self.variables.get(handle._id) if handle is not None and is_read_from(tensor, handle) else None
 
     def resource(self, handle: Any) -> Resource:
-        """What a handle leads to."""
+        """The resource of a handle."""
         return Resource(handle._id, handle)
 
     def held_by(self, tensor: Any) -> Value | Resource | None:
-        """What an argument of a function holds; None for what cannot be looked at."""
+        """What an argument of a function holds; None if that cannot be read."""
         if has_value(tensor.dtype):
             return self.value(tensor)
         if tensor.dtype is not dtypes.resource:
@@ -218,20 +217,20 @@ class Recorder(RecordMaker):
 
 
 def _digest_of_name(kind: str, _: Any) -> bytes:
-    """Stands for the name of a resource, which another run is free to call otherwise."""
+    """A digest in place of a resource's name, which may differ between runs."""
     return digest_text(f"tf::{kind}")
 
 
-# Says by audit events which files TensorFlow reads and writes: it opens them in C++, where Python does not see it. What a check makes of
-# these events is in `launch/reading.py`; without one nobody listens.
+# Raises audit events for the files that TensorFlow reads and writes: it opens them in C++, where Python does not see it. A check
+# evaluates these events in `launch/reading.py`; otherwise nothing listens.
 
 _READ, _WRITTEN = "determinism.read", "determinism.write"
 _INDEX = ".index"
-"""Ending of the file of a checkpoint that is read first, and without which there is no checkpoint."""
+"""Ending of the checkpoint file that is read first, and that every checkpoint has."""
 
 
 def announce_files() -> list[Undo]:
-    """Announce from now on what goes through TensorFlow's own files and checkpoints; returns what ends that."""
+    """Announce TensorFlow's own reads and writes of files and checkpoints from now on; return functions that stop it."""
     wrapped: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
         (file_io.FileIO, "_preread_check", _read),
         (file_io.FileIO, "_prewrite_check", _written),
@@ -240,25 +239,25 @@ def announce_files() -> list[Undo]:
         (functional_saver.MultiDeviceSaver, "save", _saved),
         (tf_record.TFRecordWriter, "__init__", _records_written),
     )
-    # Some of these are TensorFlow's own affair, so that another version may lack them; a check then knows less of files.
+    # Some of these are internal, so another version may lack them; a check then knows less about files.
     return [wrap(owner, name, around) for owner, name, around in wrapped if hasattr(owner, name)]
 
 
 def _announce_read(names: Any) -> None:
-    """Say that an op reads the files that a tensor of strings names."""
+    """Announce that an op reads the files named by a tensor of strings."""
     for name in _texts(names):
         _announce(_READ, name)
 
 
 def _announce(event: str, path: Any) -> None:
     path = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
-    # What has a scheme lies elsewhere.
+    # A path with a scheme is not a local file.
     if path and "://" not in path:
         sys.audit(event, path)
 
 
 def _texts(value: Any) -> Iterator[str | bytes]:
-    """The strings of an argument: itself, or what a tensor holds that is no part of a graph."""
+    """The strings of an argument: the argument itself, or the content of an eager tensor."""
     if isinstance(value, (str, bytes)):
         yield value
     elif hasattr(value, "_numpy_internal"):

@@ -1,4 +1,4 @@
-"""Makes the records of ops: calls, places, and values that are known only later."""
+"""Makes the records of ops: calls, places, and values that become known only later."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from determinism.types import Phase, Role
 # A call of an op as data: its arguments and attributes as JSON, from which a script can make it again.
 
 _NUMBERS = "biufc"
-"""Kinds of NumPy's dtypes whose elements a file can hold; those of TensorFlow's own floats are `V`."""
+"""Kinds of NumPy dtypes whose elements a file can hold; that of TensorFlow's own floats is `V`."""
 
 
 def call_document(call: OpCall, arrays: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,10 +43,10 @@ def call_document(call: OpCall, arrays: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         call: The call.
-        arrays: Its inputs by the names under which they are kept, in order.
+        arrays: Its inputs in order, by the names that they are stored under.
 
     Raises:
-        NotWritable: It has an input or an attribute that a script could not be given.
+        NotWritable: It has an input or an attribute that cannot be passed to a script.
     """
     names = list(arrays)
     for name, array in arrays.items():
@@ -74,7 +74,7 @@ def call_document(call: OpCall, arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _node(value: Any, name: str) -> Any:
-    """A value as JSON: what JSON does not have is a dictionary with one key, which tells what it is."""
+    """A value as JSON: a type that JSON lacks becomes a dictionary with one key, which names the type."""
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, float):
@@ -90,15 +90,15 @@ def _node(value: Any, name: str) -> Any:
     raise NotWritable(f"its attribute {name} is of type {type(value).__qualname__}")
 
 
-# One op with what it was given, to be run again by itself.
+# One op with its inputs, to be repeated in isolation.
 
 
 class OpCall(NamedTuple):
-    """What an op read and made, and how to run it again."""
+    """The inputs and outputs of an op, and how to run it again."""
 
     kind: str
     inputs: Sequence[Any]
-    """Tensors or arrays, in the order of the op's inputs; empty where they are not known."""
+    """Tensors or arrays, in the order of the op's inputs; empty if unknown."""
     attributes: dict[str, Any]
     outputs: Sequence[Any]
     problem: str | None = None
@@ -108,7 +108,7 @@ class OpCall(NamedTuple):
         """Run it once, eagerly.
 
         Raises:
-            Exception: Whatever TensorFlow says of it.
+            Exception: Whatever TensorFlow raises.
         """
         given: dict[str, Any] = {
             name: [tf.convert_to_tensor(self.inputs[one]) for one in at]
@@ -121,10 +121,10 @@ class OpCall(NamedTuple):
         return [part for one in made for part in (one if isinstance(one, list) else [one])]
 
     def varying_place(self, seconds: float) -> None:
-        """Nothing: a function is recorded op by op, and what XLA compiled of one cannot be looked into."""
+        """Return None: a function is recorded op by op, so the record itself is the place."""
 
     def places(self) -> list[dict[str, Any]]:
-        """Nothing: a function is recorded op by op."""
+        """Return an empty list: a function is recorded op by op."""
         return []
 
     def document(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,14 +132,14 @@ class OpCall(NamedTuple):
         return call_document(self, arrays)
 
     def input_paths(self) -> dict[int, str]:
-        """By the position of an input, the argument that takes it; none of an op that cannot be run by itself."""
+        """The argument that takes each input, by the input's position; empty for an op that cannot be run in isolation."""
         positions = self.input_positions() if self.problem is None else {}
         named = {at: name for name, at in positions.items() if isinstance(at, int)}
         lists = {name: at for name, at in positions.items() if isinstance(at, list)}
         return named | {one: f"{name}[{number}]" for name, at in lists.items() for number, one in enumerate(at)}
 
     def input_positions(self) -> dict[str, int | list[int]]:
-        """By the names of the op's arguments: which of the inputs each takes."""
+        """The positions of the inputs that each argument of the op takes, by the argument's name."""
         arguments = op_def_registry.get(self.kind).input_arg
         found: dict[str, int | list[int]] = {}
         at = 0
@@ -148,7 +148,7 @@ class OpCall(NamedTuple):
         for one in arguments:
             if one in lists:
                 count = self.attributes.get(one.number_attr) or len(self.attributes.get(one.type_list_attr, ()))
-                # An eager op does not tell how long its lists are; lists of one length share what is left.
+                # An eager op does not record the lengths of its lists; the remaining inputs are split evenly among them.
                 count = count or (len(self.inputs) - singles) // len(lists)
                 found[one.name] = list(range(at, at + count))
                 at += count
@@ -158,7 +158,7 @@ class OpCall(NamedTuple):
         return found
 
     def named_attributes(self) -> dict[str, Any]:
-        """The attributes that the inputs do not tell."""
+        """The attributes that do not follow from the inputs."""
         definition = op_def_registry.get(self.kind)
         told = {name for one in definition.input_arg for name in (one.number_attr, one.type_list_attr, one.type_attr)}
         names = [one.name for one in definition.attr if one.name not in told]
@@ -171,8 +171,8 @@ def eager_call(kind: str, inputs: Sequence[Any], attributes: Any, outputs: Seque
     Args:
         kind: Its type.
         inputs: Eager tensors.
-        attributes: Names and values in turn.
-        outputs: What it made.
+        attributes: Names and values, alternating.
+        outputs: Its results.
     """
     named = dict(zip((attributes or ())[::2], (attributes or ())[1::2], strict=False))
     problem = None if all(tensor.dtype not in (tf.resource, tf.variant) for tensor in inputs) else _HANDLES
@@ -184,9 +184,9 @@ def graph_call(op: Any, inputs: Sequence[Any], outputs: Sequence[Any], *, is_fus
 
     Args:
         op: The op.
-        inputs: Arrays; None for one that is not known.
-        outputs: Arrays of what it made.
-        is_fused: Whether it stands for several ops, of which only the last one is at hand.
+        inputs: Arrays; None for an unknown one.
+        outputs: Its results as arrays.
+        is_fused: Whether it represents several ops, of which only the last one is available.
     """
     problem = None
     if is_fused:
@@ -201,11 +201,11 @@ _HANDLES = "it reads or writes state outside of tensors"
 
 
 def as_array(value: Any) -> Any:
-    """A tensor or array as an array."""
+    """Convert a tensor or array to an array."""
     return np.asarray(value._numpy_internal()) if hasattr(value, "_numpy_internal") else np.asarray(value)
 
 
-# Records of one call of a function, until it is known what the variables hold that it wrote.
+# Records of one call of a function, kept until the contents of the variables that it wrote are known.
 
 _Record = tuple[
     Role, Phase, str, Place, str, Sequence[Value], list[tuple[int, bytes]], Sequence[bytes], Callable[[], Call] | None
@@ -213,21 +213,21 @@ _Record = tuple[
 
 
 class PendingRecords:
-    """Takes the records of one call, in the order of the program, and then hands them over."""
+    """Collects the records of one call in the order of the program, and then writes them."""
 
     def __init__(self, recorder: RecordMaker) -> None:
-        """Begin, behind the records that the recorder has made."""
+        """Begin after the records that the recorder has made."""
         self._recorder = recorder
         self._first = recorder.writer.num_records
         self._records: list[_Record] = []
         self._held: dict[int, Value] = {}
-        """What variables hold at this point of the call, where it wrote them."""
+        """What the variables that the call has written hold at this point."""
         self._written: dict[int, Resource] = {}
         self._open: dict[int, tuple[Resource, Value]] = {}
-        """Variables whose content is known only when the call is over."""
+        """Variables whose content becomes known only when the call is over."""
         self.value_layout = recorder.stream.value_layout
         self.keeps = recorder.capture is not None
-        """Whether the contents of values are wanted, besides their digests."""
+        """Whether the contents of values are needed in addition to their digests."""
         self.kept: dict[tuple[bytes, int], Any] = {}
         """Contents by digest and layout."""
 
@@ -236,7 +236,7 @@ class PendingRecords:
         return self._recorder.stream.layout(dtype, shape, self._recorder.device)
 
     def content(self, resource: Resource) -> Value:
-        """What a variable holds at this point; what is no variable stands for nothing."""
+        """What a variable holds at this point; a placeholder without digest for anything else."""
         return self.content_or_none(resource) or Value(EXTERNAL, 0, self.value_layout, bytes(16))
 
     def content_or_none(self, resource: Resource) -> Value | None:
@@ -263,17 +263,17 @@ class PendingRecords:
         drawn: Sequence[bytes],
         call: Callable[[], Call] | None = None,
     ) -> int:
-        """Add a record; returns the number that it will have."""
+        """Add a record; return the number that it will have."""
         self._records.append((role, phase, name, place, arguments, tuple(read), list(made), drawn, call))
         return self._first + len(self._records) - 1
 
     def wrote(self, resource: Resource, value: Value, *, is_known: bool) -> None:
-        """A record wrote a variable.
+        """Note that a record wrote a variable.
 
         Args:
             resource: Its handle.
-            value: What it holds now; where that is not known, a digest of what went into it.
-            is_known: Whether it is known.
+            value: What it holds now; if that is unknown, a digest of the op's inputs.
+            is_known: Whether the content is known.
         """
         self._held[resource.key] = value
         self._written[resource.key] = resource
@@ -283,7 +283,7 @@ class PendingRecords:
             self._open[resource.key] = (resource, value)
 
     def finish(self) -> None:
-        """Look at the variables that were written last by an op whose result nobody saw, and hand the records over."""
+        """Read the variables whose last write was not observed, and write the records."""
         recorder = self._recorder
         for key, (resource, value) in self._open.items():
             held = recorder.read_variable(resource)
@@ -303,13 +303,13 @@ _Here = tuple[Phase, str, int, int]
 
 
 class RecordMaker(RecordingGuard):
-    """Knows where the thread stands, and writes down what it did there."""
+    """Tracks where the thread is in the program, and records what it does there."""
 
     def __init__(self, *, paranoid: bool) -> None:
-        """Make one that sleeps until `begin`.
+        """Create a recorder that is inactive until `begin`.
 
         Args:
-            paranoid: Digest every input of every op.
+            paranoid: Whether to digest every input of every op.
         """
         super().__init__()
         self.thread = get_ident()
@@ -319,14 +319,14 @@ class RecordMaker(RecordingGuard):
         self.device = "CPU:0"
         self.step_ended: Callable[[str], None] = lambda counted_by: None
         self.arrived: Callable[[], None] = lambda: None
-        """Called when a batch came in."""
+        """Called when a batch arrived."""
         self.note_racy: Callable[[str], None] = lambda what: None
-        """Told what may differ in the next run."""
+        """Called with what may differ in the next run."""
         self.backward_depth = 0
         self.ledger: NamedLedger | None = None
-        """Gets what each step had, where a ledger is kept."""
+        """Gets the digests of each step, if a ledger is kept."""
         self.capture: Capture | None = None
-        """Looks at every record before it is made; set in a further run that looks closely at one."""
+        """Sees every record before it is made; set in a further run that examines one closely."""
 
     def begin(self, stream: Stream) -> None:
         """Record into a stream from now on."""
@@ -344,16 +344,16 @@ class RecordMaker(RecordingGuard):
         return self.stream.layout(tensor.dtype.name, tensor.shape, device_name(tensor.device))
 
     def read_variable(self, resource: Resource) -> tuple[int, bytes] | None:
-        """Layout and digest of what a variable holds now; None if it is none, or holds nothing yet."""
+        """Layout and digest of what a variable holds now; None if it is not a variable, or not initialised yet."""
         tensor = content_of(resource.handle)
         return None if tensor is None else (self.layout(tensor), digest_tensor(tensor))
 
     def held_by(self, tensor: Any) -> Value | Resource | None:
-        """What an argument of a function holds; None for what cannot be looked at."""
+        """What an argument of a function holds; None if that cannot be read."""
         raise NotImplementedError
 
     def is_own(self) -> bool:
-        """Whether this thread's ops are recorded, and something is to be recorded now."""
+        """Whether this thread's ops are recorded, and recording is active now."""
         return (get_ident() == self.thread or self.is_replica()) and self.is_ready()
 
     def is_replica(self) -> bool:
@@ -383,7 +383,7 @@ class RecordMaker(RecordingGuard):
         phase: Phase | None = None,
         call: Callable[[], Call] | None = None,
     ) -> int:
-        """Add a record of what this thread does now; returns its number."""
+        """Add a record of what this thread does now; return its number."""
         place = self.here(phase, sys._getframe(2))
         return self._append(role, place, name, arguments, read, made, drawn, call)
 
@@ -391,12 +391,12 @@ class RecordMaker(RecordingGuard):
         """Where the program is now: phase, scope and stack."""
         scope = context.context().scope_name.rstrip("/")
         if self.is_replica() and (replica := getattr(threading.current_thread(), "replica_id", 0)):
-            # As TensorFlow itself names them in graphs; the first one has no name there.
+            # As TensorFlow itself names replicas in graphs; there the first one has no name.
             scope = f"replica_{replica}/{scope}".rstrip("/")
         return self.phase if phase is None else phase, scope, self.stream.sites.stack(frame), NO_STACK
 
     def hold(self, held: Iterable[tuple[str, str, Value]]) -> None:
-        """Record what the program holds now, at one place; each with the names of the record's op and of the variable."""
+        """Record what the program holds now; each value with the names of the record's op and of the variable."""
         place = self.here(Phase.OTHER, sys._getframe(1))
         for name, path, value in held:
             self._append(Role.HELD, place, name, path, (), [(value.layout, value.digest)], (), None)
@@ -413,7 +413,7 @@ class RecordMaker(RecordingGuard):
         drawn: Sequence[bytes],
         call: Callable[[], Call] | None,
     ) -> None:
-        """Add a record of an op in a graph; its line is the one that put the op there."""
+        """Add a record of an op in a graph, attributed to the line that added the op."""
         sites = self.stream.sites
         if place.frames:
             _, stack, forward = self._stacks.get(id(place)) or self._know(place)
@@ -422,7 +422,7 @@ class RecordMaker(RecordingGuard):
         self._append(role, (phase, place.module, stack, forward), name, arguments, read, made, drawn, call)
 
     def _know(self, place: Place) -> tuple[Place, int, int]:
-        """The numbers of the stacks of a place; holding it keeps its id its own."""
+        """Look up the stack numbers of a place; keeping a reference to it prevents reuse of its id."""
         sites = self.stream.sites
         stacks = sites.stack_of_places(place.frames), sites.stack_of_places(place.forward_frames)
         known = self._stacks[id(place)] = (place, *stacks)

@@ -36,20 +36,20 @@ from determinism.source_files import Owner, owner_of
 from determinism.trace.schema import RESULTS_OP, STEP_OP, Meaning
 from determinism.types import Level, Phase, ProcessFolders, Role
 
-# What a program made before it was recorded: functions that were traced, and optimizers that step in them.
+# What the program made before recording began: traced functions, and optimizers that step in them.
 
 _KERAS_OPTIMIZERS = "keras.src.optimizers.base_optimizer"
 
 
 def earlier_functions() -> Iterator[tuple[str, Any]]:
-    """Name and graph of each function that was traced."""
+    """Name and graph of each traced function."""
     for thing in gc.get_objects():
         if type(thing) is AtomicFunction and thing._cached_graph is not None:
             yield thing.name.decode(), thing._cached_graph
 
 
 def earlier_optimizers() -> list[Any]:
-    """The Keras optimizers there are; in no order that means anything."""
+    """The existing Keras optimizers, in no particular order."""
     module = sys.modules.get(_KERAS_OPTIMIZERS)
     kind = getattr(module, "BaseOptimizer", None)
     if kind is None:
@@ -58,18 +58,18 @@ def earlier_optimizers() -> list[Any]:
 
 
 def counts_steps_of(graph: Any, optimizer: Any) -> bool:
-    """Whether a function steps an optimizer: it is given what the optimizer counts its steps with.
+    """Whether a function steps an optimizer: it captures the optimizer's step counter.
 
     Args:
-        graph: Of the function.
-        optimizer: Of Keras.
+        graph: Graph of the function.
+        optimizer: A Keras optimizer.
     """
     counter = getattr(getattr(optimizer, "iterations", None), "value", None)
     handle = getattr(counter, "handle", None)
     return handle is not None and any(external is handle for external, _ in graph.captures)
 
 
-# Where tensor values leave TensorFlow without an op: as NumPy arrays, as Python numbers, and in print.
+# Where tensor values leave TensorFlow without an op: as NumPy arrays, as Python numbers, and as printed text.
 
 _KERAS_BACKEND = "keras.src.backend"
 _KERAS_LAYERS = "keras.src.layers"
@@ -77,17 +77,17 @@ _PRINTED = ("numpy_text", "value_text")
 
 
 def install(recorder: Recorder) -> list[Undo]:
-    """Wrap the ways out of the framework; returns what takes each wrapper off.
+    """Wrap the ways out of the framework; return functions that remove the wrappers.
 
-    All methods of a tensor that give its value to Python go through one. What reads the memory itself, as `numpy.asarray` does,
-    is not seen; see `Values.take_unread`.
+    All methods of a tensor that return its value to Python call `_numpy`. Direct reads of the memory, as by `numpy.asarray`,
+    are not seen; see `Values.unread`.
     """
     undo = [wrap(ops._EagerTensorBase, "_numpy", _recording(recorder, is_method=True))]
 
     def hook_keras(_: Any) -> None:
         undo.append(wrap(sys.modules[_KERAS_BACKEND], "convert_to_numpy", _recording(recorder, is_method=False)))
 
-    # What Keras imports TensorFlow for is not ready yet when that has been imported; what comes later is.
+    # If Keras imported TensorFlow, its backend is not complete when that import ends; once its layers are imported, it is.
     forget = after_import(_KERAS_LAYERS, hook_keras, recorder.failed_to_hook)
 
     def take_off() -> None:
@@ -98,7 +98,7 @@ def install(recorder: Recorder) -> list[Undo]:
 
 
 def _unrecorded(recorder: Recorder) -> Callable[..., Any]:
-    """What `determinism.enable` reads of generators, so that it can put them back, is not read by the program."""
+    """Hide reads by `determinism.enable`, which saves generator states: it is not the program that reads them."""
 
     def around(original: Callable[..., Any], *args: Any) -> Any:
         if not recorder.is_own():
@@ -114,7 +114,7 @@ def _recording(recorder: Recorder, *, is_method: bool) -> Callable[..., Any]:
         if not recorder.is_own():
             return original(tensor, *args, **kwargs)
         way = sys._getframe(2).f_code.co_name if is_method else "numpy"
-        # Of the names of files and the like, which libraries hold as strings, nothing is computed.
+        # Strings that libraries read, such as file names, do not enter computations.
         is_text = is_method and way not in _PRINTED and tensor.dtype == dtypes.string
         if not (is_text and owner_of(sys._getframe(3)) is not Owner.USER):
             recorder.run_unrecorded(
@@ -137,14 +137,14 @@ def _escaped(recorder: Recorder, name: str, tensor: Any) -> None:
         recorder.writer.number(Meaning.READ, number, edge, float(tensor._numpy_internal()), recorder.progress.step)
 
 
-# What a program keeps: the variables of its optimizers, and those that they train, with their names.
+# The state of a program: the variables of its optimizers, and those that they train, with their names.
 
 _MOST_RESULTS = 1000
 _HELD_OPS = {"parameter": "determinism::parameter", "optimizer state": "determinism::optimizer_state"}
 
 
 class HeldVariables:
-    """Finds what the program keeps, through its optimizers."""
+    """Finds the program's state through its optimizers."""
 
     def __init__(self) -> None:
         self._optimizers: list[weakref.ref[Any]] = []
@@ -155,12 +155,12 @@ class HeldVariables:
         return any(known() is not None for known in self._optimizers)
 
     def add_optimizer(self, optimizer: Any) -> None:
-        """An optimizer steps."""
+        """Note an optimizer that steps."""
         if not any(known() is optimizer for known in self._optimizers):
             self._optimizers.append(weakref.ref(optimizer))
 
     def variables(self) -> Iterator[tuple[str, str, Any]]:
-        """Sort, name and variable of each; each variable once, in the order in which the program made them."""
+        """Kind, name and variable; each variable once, in the order in which the program made them."""
         seen: set[int] = set()
         for reference in self._optimizers:
             optimizer = reference()
@@ -178,9 +178,9 @@ class HeldVariables:
 
 
 def _components(variable: Any) -> Sequence[Any]:
-    """The variables of TensorFlow behind one of Keras or of a distribution strategy: one for each replica that has its own."""
+    """The TensorFlow variables behind a variable of Keras or of a distribution strategy: one for each replica that has its own."""
     held = getattr(variable, "value", variable)
-    # That of TensorFlow's own variables is a method.
+    # On TensorFlow's own variables, `value` is a method.
     held = variable if callable(held) else held
     if isinstance(held, values.DistributedVariable):
         return tuple(held.values)
@@ -188,7 +188,7 @@ def _components(variable: Any) -> Sequence[Any]:
 
 
 def generator_states() -> list[bytes]:
-    """Digests of the states of the generators that everything in this process shares."""
+    """Digests of the states of the process-wide generators."""
     from tensorflow.python.eager import context
     from tensorflow.python.ops import stateful_random_ops
 
@@ -202,12 +202,12 @@ def generator_states() -> list[bytes]:
 
 
 def record_held(recorder: Recorder, held: HeldVariables, name: str, generators: Sequence[bytes]) -> None:
-    """Record everything that is held.
+    """Record the state of the program.
 
     Args:
-        recorder: That of the thread that holds it.
-        held: Knows it.
-        name: What the record stands for: the end of a step, or of the process.
+        recorder: The recorder of the thread that holds it.
+        held: Finds the variables.
+        name: Name of the record: the end of a step, or of the process.
         generators: Digests of the states of generators.
     """
     unread = recorder.values.unread.take()
@@ -240,14 +240,14 @@ def record_held(recorder: Recorder, held: HeldVariables, name: str, generators: 
 
 
 class Optimization:
-    """Knows which optimizers step in which graphs."""
+    """Tracks which optimizers step in which graphs."""
 
     def __init__(self, recorder: Recorder, held: HeldVariables, stepped: Callable[[], None]) -> None:
-        """Nothing has stepped yet.
+        """Begin before any step.
 
         Args:
-            recorder: Told where steps end.
-            held: Told what optimizers there are.
+            recorder: Notified where steps end.
+            held: Notified of optimizers.
             stepped: Called after an optimizer stepped.
         """
         self._recorder = recorder
@@ -258,7 +258,7 @@ class Optimization:
         self._undo: list[Undo] = []
 
     def install(self) -> list[Undo]:
-        """Hook gradients and optimizers; returns what takes the hooks off."""
+        """Hook gradients and optimizers; return functions that remove the hooks."""
         self._recorder.calls.returned = self._function_returned
         self._undo = [wrap(backprop.GradientTape, "gradient", self._gradient)]
         self._undo.append(after_import(_KERAS_OPTIMIZERS, self._hook_keras, self._recorder.failed_to_hook))
@@ -290,7 +290,7 @@ class Optimization:
             self._stepped()
 
     def _note_graphs(self, optimizer: Any) -> None:
-        """The graph that is being made, and those around it, step this optimizer whenever they run."""
+        """Note that the graph being built, and those around it, step this optimizer whenever they run."""
         graph = ops.get_default_graph()
         while isinstance(graph, func_graph.FuncGraph):
             found = self._in_graphs.setdefault(graph, [])
@@ -328,7 +328,7 @@ class Optimization:
 
 
 def _is_last_replica() -> bool:
-    """Whether no replica of this process steps after this thread; so it is outside of a distribution strategy."""
+    """Whether no replica of this process steps after this thread; also true outside of a distribution strategy."""
     devices = getattr(threading.current_thread(), "devices", None)
     return devices is None or threading.current_thread().replica_id == len(devices) - 1  # type: ignore[attr-defined]
 
@@ -374,7 +374,7 @@ def libraries() -> dict[str, str]:
 
 
 # Distribution strategies: replicas run in threads of their own, one at a time, while the recorded thread waits for them: their ops are
-# recorded as its own. What they reduce eagerly is computed by threads at the same time: that is one record, of all that went in and out.
+# recorded as its own. What they reduce eagerly is computed by concurrent threads: that is one record, with all inputs and outputs.
 
 _REASON = "ops of threads other than the one that imported TensorFlow are not recorded"
 
@@ -383,14 +383,14 @@ class OtherThreads:
     """Notes each thread that runs an op, once."""
 
     def __init__(self, recorder: Recorder, note_racy: Callable[[str], None]) -> None:
-        """Take what keeps blind spots, and what is told that threads take part."""
+        """Take the recorder, whose writer keeps blind spots, and a callback for threads that take part."""
         self._recorder = recorder
         self.is_reducing = False
-        """Whether the recorded thread waits for threads that reduce what replicas made, which is one record."""
+        """Whether the recorded thread waits for threads that reduce the replicas' results, which is one record."""
         self._threads = UnrecordedThreads(_REASON, lambda: recorder.writer if recorder.is_active else None, note_racy)
 
     def install(self) -> Undo:
-        """Listen in every thread that starts from now on; returns what ends that."""
+        """Listen in every thread that starts from now on; return a function that stops it."""
 
         def around(original: Callable[[threading.Thread], None], thread: threading.Thread) -> None:
             if not self.is_reducing:
@@ -404,7 +404,7 @@ class OtherThreads:
         self.used()
 
     def used(self) -> None:
-        """This thread ran an op or a function."""
+        """Note that this thread ran an op or a function."""
         if threading.get_ident() != self._recorder.thread and not self._recorder.is_replica():
             self._threads.used()
 
@@ -416,15 +416,15 @@ _SERVERS = (
 
 
 class Strategies:
-    """Follows what strategies run in this process."""
+    """Follows what distribution strategies run in this process."""
 
     def __init__(self, recorder: Recorder, threads: OtherThreads) -> None:
-        """Take what makes records, and what notes threads that are not recorded."""
+        """Take the recorder, and the object that notes unrecorded threads."""
         self._recorder = recorder
         self._threads = threads
 
     def install(self) -> list[Undo]:
-        """Follow strategies from now on; returns what ends that."""
+        """Follow strategies from now on; return functions that stop it."""
         return [
             wrap(mirrored_run._MirroredReplicaThread, "__init__", self._replica_made),
             wrap(cross_device_ops.CollectiveAllReduce, "_all_reduce_per_replica_values", self._reduce),
@@ -434,9 +434,9 @@ class Strategies:
     def _replica_made(
         self, original: Callable[..., None], replica: threading.Thread, *args: Any, **kwargs: Any
     ) -> None:
-        """Count the replicas of the recorded thread as this thread, whatever the level.
+        """Count the replicas of the recorded thread as this thread, at every level.
 
-        They inherit the callbacks of the thread that starts them, and run one after the other, in an order of their own.
+        They inherit the callbacks of the thread that starts them, and run one at a time, in a fixed order.
         """
         original(replica, *args, **kwargs)
         if threading.get_ident() == self._recorder.thread or self._recorder.is_replica():
@@ -481,13 +481,13 @@ class Strategies:
 
 
 def _tensors_of(values: Sequence[Any]) -> list[Any]:
-    """The tensors behind values that each replica has its own of, replica by replica."""
+    """The tensors behind per-replica values, replica by replica."""
     parts = [part for value in values for part in getattr(value, "values", (value,))]
     tensors = tf.nest.flatten(parts, expand_composites=True)
     return [tensor for tensor in tensors if hasattr(tensor, "_id") and has_value(tensor.dtype)]
 
 
-_OF_SESSIONS = "their ops and what they return are not recorded; what ops outside of them make of it is"
+_OF_SESSIONS = "their ops and results are not recorded; ops outside of them that use the results are"
 _NO_LAYERS = "they are not recorded; the state at the end of each step is, and --level op records every op"
 _FORKED = (
     "A process that was forked after TensorFlow had been imported used TensorFlow, and was not recorded. Use "
@@ -496,7 +496,7 @@ _FORKED = (
 
 
 class Session(AdapterSession):
-    """One recording of this process, from its making to `close`."""
+    """One recording of this process, from its creation to `close`."""
 
     framework = "tensorflow"
     _used_after_fork = _FORKED
@@ -523,7 +523,7 @@ class Session(AdapterSession):
         recorder.capture = self._capture(as_array, digest_array)
         if recorder.capture is not None:
             Probe.keeps_arrays = True
-            # Runs that look at no record need not load what looks into compiled functions.
+            # Only runs that examine a record need this module.
             from determinism.frameworks.tensorflow.compiled import CompiledCall
 
             recorder.calls.library.look_into = CompiledCall
