@@ -247,11 +247,11 @@ def difference(first: torch.Tensor, second: torch.Tensor) -> dict[str, Any]:
     """Compare two tensors bit by bit.
 
     Returns:
-        `elements_different`; for real floats `max_ulp` (how many representable numbers apart, counted through zero; None if a
-        differing element is not finite), `max_abs` (None if not finite) and `max_relative` (`max_abs` divided by the largest
-        finite element; None if one of the others is); `examples`, the first elements that differ, each with `index`, `first`
-        and `second` (as texts that differ for different values); and `extent`, per dimension the lowest and the highest index
-        at which there are differences.
+        `elements_different`; for real floats `max_ulp` (how many representable numbers apart, counted through zero; None
+        if a differing element is not finite), `max_abs` (None if not finite) and `max_relative` (`max_abs` divided by the
+        largest finite element; None if one of the others is); `examples`, the first elements that differ, each with
+        `index`, `first` and `second` (as texts that differ for different values); and `extent`, per dimension the lowest
+        and the highest index at which there are differences.
     """
     found: dict[str, Any] = dict.fromkeys(
         ("elements_different", "max_ulp", "max_abs", "max_relative", "examples", "extent")
@@ -536,7 +536,7 @@ class Capture:
             return {"saved": _saved(f"its inputs take more than {_MAX_BYTES >> 30} GiB")}
         if traits.draws and not _has_own_generator(args, kwargs) and threading.active_count() > 1:
             return {"saved": _saved("other threads of the program may draw from its random generator in the meantime")}
-        # Another thread may write the program's tensors meanwhile; if results varied due to that, it would not be the op.
+        # Another thread may write the program's tensors meanwhile; results that vary due to that do not count.
         args, kwargs = private_copies(args, kwargs)
         return self._repeat(traits, func, args, kwargs, CapturedCall(traits, args, kwargs))
 
@@ -573,7 +573,7 @@ class Capture:
         return {"repeats": done, "outputs": facts, "saved": saved, **_within_kernel(func, outputs)}
 
     def _keep(self, file: str, what: str, tensors: dict[str, torch.Tensor]) -> str | None:
-        """Save tensors to a file, except those that cannot be saved; returns why not if they exceed the remaining space."""
+        """Save tensors to a file, except unsavable ones; returns the reason if they exceed the remaining space."""
         kept = {name: tensor for name, tensor in tensors.items() if is_saveable(tensor)}
         needed = _size(kept.values())
         if needed > self._left:

@@ -61,8 +61,8 @@ class ForwardLinks:
     def add(self, sequence: int, link: Link) -> None:
         """Note that the counter moved to `sequence` during the op of this link.
 
-        Skipped numbers belong to nodes made without a recorded op: by this op before its first record, or, after a write
-        into a view, by that write (`CopySlices` and the recreated view).
+        Skipped numbers belong to nodes made without a recorded op: by this op before its first record, or, after a
+        write into a view, by that write (`CopySlices` and the recreated view).
         """
         if self.last != sequence - 1:
             self._add_skipped(sequence, link)
@@ -196,7 +196,7 @@ class _Walk:
         self.references = [reference for reference, *_ in self._modules]
 
     def key(self) -> list[Any] | None:
-        """Return a key that changes whenever the tensors below the outermost module or their names do; None if invalid."""
+        """Return a key that changes whenever the tensors or names below the outermost module do; None if invalid."""
         key: list[Any] = []
         for reference, children, _, _ in self._modules:
             module = reference()
@@ -209,7 +209,7 @@ class _Walk:
         return key
 
     def tensors(self) -> tuple[list[tuple[str, torch.Tensor]], list[tuple[str, torch.Tensor]]] | None:
-        """Return named parameters and buffers, each tensor once, like `named_parameters` and `named_buffers`; None if invalid."""
+        """Return parameters and buffers as `named_parameters` and `named_buffers` do, each once; None if invalid."""
         parameters: list[tuple[str, torch.Tensor]] = []
         buffers: list[tuple[str, torch.Tensor]] = []
         seen: set[int] = set()
@@ -236,8 +236,8 @@ class HeldNow:
         """Take the tensors, with their kinds and names.
 
         Args:
-            names: The kind and the name of each tensor. The same object as at an earlier moment if they are easily seen to
-                be unchanged.
+            names: The kind and the name of each tensor; the same object as before if they are easily seen to be the
+                same.
             tensors: The tensors.
         """
         self.names = names
@@ -256,7 +256,7 @@ class HeldNow:
 
 
 class _Known:
-    """The held tensors other than gradients when last enumerated; valid while the key is the same and all of them are alive."""
+    """The held tensors except gradients, as last enumerated; valid while the key is the same and all are alive."""
 
     def __init__(self, key: list[Any] | None, held: Sequence[Held]) -> None:
         self.key = key
@@ -325,8 +325,8 @@ class HeldTensors:
 
         Args:
             paths: The modules that were called.
-            identities: Makes, in one call, a key that changes whenever the tensors held by modules (given as weak references)
-                or by optimizers (with or without their state) or their names do; returns None if it cannot.
+            identities: Makes, in one call, a key that changes whenever the tensors held by modules (as weak references)
+                or optimizers (with or without their state), or their names, do; returns None if it cannot.
         """
         self._paths = paths
         self._identities = identities
