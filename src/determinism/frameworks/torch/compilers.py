@@ -58,7 +58,7 @@ def watch_compiled_graphs(threads: Threads, failed: Callable[[str], None], *, ke
     Args:
         threads: The threads whose recorders record it.
         failed: Called with the reason if Inductor cannot be watched.
-        keeps_lines: Whether to compile everything anew, bypassing caches, so that the lines of the program from which
+        keeps_lines: Whether to recompile everything, bypassing caches, so that the lines of the program from which
             a kernel was made are known.
 
     Returns:
@@ -215,7 +215,7 @@ class CompiledKernel:
         self.function(*args)
 
     def varying_place(self) -> dict[str, Any] | None:
-        """Return the only line of the program that can make the kernel vary, with its op; None if not unique or unknown.
+        """Return the one line of the program that can make the kernel vary, with its op; None if not unique or known.
 
         If threads add to the same elements, only these additions can vary; if none do, every fused op can.
         """

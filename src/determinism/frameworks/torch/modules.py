@@ -318,7 +318,7 @@ def has_optimizer() -> bool:
 
 
 class HeldTensors:
-    """Finds what the program keeps, through the modules it called, its optimizers, and leaves it differentiates."""
+    """Finds what the program keeps: through the modules that it called, its optimizers, and its leaves with gradients."""
 
     def __init__(self, paths: ModulePaths, identities: Identities | None = None) -> None:
         """Take the module paths.

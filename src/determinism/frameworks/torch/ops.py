@@ -1,4 +1,4 @@
-"""Properties of an op that are known before it runs: what it writes, what it only looks at, whether it is random."""
+"""Properties of an op that are known before it runs: what it writes, which values it reads, whether it is random."""
 
 from __future__ import annotations
 
