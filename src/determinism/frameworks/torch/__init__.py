@@ -1,1 +1,1 @@
-"""PyTorch: records every op through a dispatch mode. Imported only once the program itself has imported `torch`."""
+"""PyTorch's adapter: records every op. Imported only after the program itself has imported `torch`."""

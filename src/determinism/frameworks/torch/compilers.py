@@ -1,13 +1,13 @@
-"""Compilers of PyTorch: each call of a kernel or graph of Inductor is a record; which kernels were chosen by timing; passing for `torch.jit.trace`.
+"""PyTorch's compilers: records calls of Inductor's kernels and graphs, notes kernels chosen by timing, steps aside for `torch.jit.trace`.
 
-Inductor writes a Python module for a graph, which allocates memory, calls ops of PyTorch, and calls kernels that it compiled from its own
-C++. The ops are seen like all others. The kernels are wrapped in the globals of that module; they take tensors, and their signature
-says which of them they only read (torch 2.13: `torch/_inductor/codegen/cpp.py`, `cpp_wrapper_cpu.py`). Where there are other kernels, each call of
-a graph is a record.
+Inductor writes a Python module for a graph, which allocates memory, calls PyTorch ops, and calls kernels that were compiled from C++ that
+Inductor wrote. The ops are seen like all others. The kernels are wrapped in the globals of that module; they take tensors, and their
+signature says which of them are only read (torch 2.13: `torch/_inductor/codegen/cpp.py`, `cpp_wrapper_cpu.py`). If a graph has other
+kernels, each call of the whole graph is a record.
 
-Inductor chooses among kernels for the ops of a graph by timing them, and Triton for functions under `autotune`. A choice is a fact of the run. It
-decides in which order a kernel adds, so runs that chose differently give different bits; where the results are the same bits the choice does not
-matter, so it is no record of its own.
+Inductor chooses among kernels for the ops of a graph by timing them; Triton does so for functions under `autotune`. A choice is a fact of the
+run. It determines in which order a kernel adds, so runs with different choices can give different bits; where the bits are the same, the
+choice does not matter, so it has no record of its own.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ MODULE = "torch._inductor.output_code"
 COMPILER = "torch._inductor.compile_fx"
 GENERATOR = "torch._inductor.codegen.cpp"
 BACKWARDS = "torch._functorch._aot_autograd.runtime_wrappers"
-"""Where backward graphs are copied and compiled when they are first needed, with the function `tracing` around it."""
+"""Where backward graphs are copied and compiled when first needed, inside its context manager `tracing`."""
 _COMPILING = ("compile_fx", "_compile_fx_inner")
-"""Where graphs are traced and compiled: forward ones at once, backward ones when they are first needed."""
+"""Functions that trace and compile graphs: forward graphs at once, backward graphs when first needed."""
 _TRACING = "tracing"
 _storage_of = torch._C.TensorBase.untyped_storage
 _WHOLE_GRAPH = replace(OPAQUE, name="inductor::graph")
@@ -56,13 +56,13 @@ def watch_compiled_graphs(threads: Threads, failed: Callable[[str], None], *, ke
     """Record what compiled graphs do from now on, whenever Inductor is imported.
 
     Args:
-        threads: Whose recorders record it.
-        failed: Told why Inductor could not be watched.
-        keeps_lines: Compile everything anew, instead of taking it from a cache, so that it is known which lines of the program a kernel
-            was made of.
+        threads: The threads whose recorders record it.
+        failed: Called with the reason if Inductor cannot be watched.
+        keeps_lines: Whether to recompile everything, bypassing caches, so that the lines of the program from which
+            a kernel was made are known.
 
     Returns:
-        What ends that.
+        A function that ends this.
     """
     fused = _FusedOps() if keeps_lines else None
     kernels = _Kernels(threads, fused)
@@ -74,7 +74,7 @@ def watch_compiled_graphs(threads: Threads, failed: Callable[[str], None], *, ke
             return original(graph, inputs, *args, **kwargs)
         if not recorder.run_unrecorded(kernels.are_wrapped, graph):
             return _recorded_whole(recorder, original, graph, inputs, *args, **kwargs)
-        # What a kernel gets that is not known by then is memory that the graph allocated.
+        # Any other tensor that a kernel gets is then memory that the graph allocated.
         recorder.run_unrecorded(_make_known, recorder, _graph_tensors(inputs))
         return _within_graph(recorder, original, graph, inputs, *args, **kwargs)
 
@@ -92,9 +92,9 @@ def watch_compiled_graphs(threads: Threads, failed: Callable[[str], None], *, ke
 def _suspend_while_compiling(
     threads: Threads, failed: Callable[[str], None], fused: _FusedOps | None, undo: list[Undo]
 ) -> Iterator[Undo]:
-    """Record nothing that compilers do: with a warm cache they do other things, or nothing.
+    """Do not record what compilers do: with a warm cache they do other things, or nothing.
 
-    Gives what lets go of modules that have not been imported; `undo` gets what takes off what was wrapped.
+    Yields functions that cancel the wait for modules not yet imported; functions that remove wrappers go into `undo`.
     """
 
     def compiling(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -125,7 +125,7 @@ def _suspend_while_compiling(
 
 
 def _graph_tensors(values: Any) -> list[torch.Tensor]:
-    """Those that lie in memory of their own."""
+    """Return the plain tensors among the values, which have memory of their own."""
     found = values if isinstance(values, (list, tuple)) else ()
     return [value for value in found if isinstance(value, torch.Tensor) and is_plain(value)]
 
@@ -143,23 +143,23 @@ def _within_graph(recorder: Recorder, original: Callable[..., Any], *args: Any, 
         recorder.graph_depth -= 1
 
 
-# A graph whose kernels cannot be wrapped, such as those of Triton: only what goes in and what comes out is seen.
+# A graph whose kernels cannot be wrapped, such as Triton kernels: only its inputs and outputs are seen.
 
 
 def _recorded_whole(
     recorder: Recorder, original: Callable[..., Any], graph: Any, inputs: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    # The graph frees its inputs while it runs, so only those that it writes may be held on to.
+    # The graph frees its inputs while it runs, so only those that it writes may be kept alive.
     given = recorder.run_unrecorded(recorder.look, tensors := _graph_tensors(inputs))
     generator = generator_of(tuple(tensors), {})
     state = None if generator is None else recorder.run_unrecorded(state_digest, generator)
-    # Addresses are used again for what it makes; the state that is kept of a storage is not.
+    # Its outputs may reuse the inputs' addresses, but not the state kept for a storage.
     passed = [recorder.edges.storages.known(tensor) for tensor in tensors]
     del tensors
     written = [inputs[index] for index in getattr(graph, "mutated_input_idxs", ())]
     result = _within_graph(recorder, original, graph, inputs, *args, **kwargs)
     if given is not None:
-        # What it saves for the backward may be an input, or a view of one, that nobody wrote.
+        # A tensor that it saves for the backward may be an unwritten input, or a view of one.
         drawn = (state,) if state is not None and recorder.run_unrecorded(state_digest, generator) != state else ()
         recorder.run_unrecorded(_record_graph, recorder, graph, given, written, _graph_tensors(result), passed, drawn)
     return result
@@ -185,7 +185,7 @@ def _record_graph(
 # The C++ kernels of a graph.
 
 _MADE = re.compile(r"^\w+ = async_compile\.(?!wait\b)\w+\(", re.MULTILINE)
-"""Each kernel, in whatever language."""
+"""Every kernel, in any language."""
 _KERNEL = re.compile(
     r"^(?P<name>\w+) = async_compile\.cpp_pybinding\(\[(?P<types>[^\]]*)\], r?'''(?P<code>.*?)'''\)",
     re.MULTILINE | re.DOTALL,
@@ -193,38 +193,38 @@ _KERNEL = re.compile(
 _SIGNATURE = re.compile(r"\bkernel\((?P<parameters>[^)]*)\)")
 _ADDS_IN_ANY_ORDER = "atomic_add"
 _ADDING = ("scatter", "index_add", "index_put", "embedding")
-"""In the names of ops for which Inductor writes additions that threads make in the order in which they come."""
+"""Parts of the names of ops for which Inductor writes additions that threads make in any order."""
 _UNINITIALIZED = replace(OPAQUE, name="aten::empty_strided", is_uninitialized=True)
 
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """A kernel of a compiled graph, to be called with its tensors and numbers."""
+    """A kernel of a compiled graph, called with its tensors and numbers."""
 
     traits: OpTraits
     function: Callable[..., None]
     code: str
-    """Its C++."""
+    """Its C++ source."""
     digest: str
-    """Of the code."""
+    """Digest of the code."""
     fused: Sequence[FusedOp] = ()
-    """The ops that it was made of, where that is known."""
+    """The ops that were fused into it, if known."""
 
     def __call__(self, *args: Any, code: str) -> None:
-        """Run it; `code` is there to be seen among the arguments of its record."""
+        """Run it; `code` exists only to appear among the arguments of its record."""
         self.function(*args)
 
     def varying_place(self) -> dict[str, Any] | None:
-        """The one line of the program that can make the kernel vary, and the op there; None if there are several, or none is known.
+        """Return the one line of the program that can make the kernel vary, with its op; None if not unique or known.
 
-        Where threads add to the same elements, these additions are meant. Without any the kernel may vary at every line that it was made of.
+        If threads add to the same elements, only these additions can vary; if none do, every fused op can.
         """
         able = self.fused
         if _ADDS_IN_ANY_ORDER in self.code:
             able = [one for one in able if any(name in one.op for name in _ADDING)] or able
         if len({(one.file, one.line) for one in able}) != 1:
             return None
-        # Of several ops at one line, nobody knows which of them varies.
+        # If a line has several ops, it is unknown which of them varies.
         names = list(dict.fromkeys(one.op for one in able))
         first, *others = names
         op = " and ".join([first, *(name.rpartition("::")[2] for name in others)])
@@ -233,7 +233,7 @@ class CompiledKernel:
 
 @dataclass(frozen=True)
 class FusedOp:
-    """An op that a kernel was made of, and the line of the program that called it."""
+    """An op that was fused into a kernel, and the line of the program that called it."""
 
     op: str
     file: str
@@ -243,18 +243,18 @@ class FusedOp:
 
 
 class _Kernels:
-    """Wraps the kernels of graphs when these are called for the first time."""
+    """Wraps the kernels of graphs when the graphs are called for the first time."""
 
     def __init__(self, threads: Threads, fused: _FusedOps | None) -> None:
         self._threads = threads
         self._fused = fused
         self._graphs: dict[int, tuple[weakref.ref[Any], bool]] = {}
-        """By the id of a graph: itself, and whether each of its kernels makes records."""
+        """By the id of a graph: the graph, and whether each of its kernels makes records."""
         self._wrapped: list[tuple[dict[str, Any], str, Any, Any]] = []
-        """Globals of a module, a name in it, what that was, and what it is now."""
+        """The globals of a module, a name in them, the original kernel, and its wrapper."""
 
     def are_wrapped(self, graph: Any) -> bool:
-        """Whether each kernel of a graph makes records, so that all that the graph does is seen."""
+        """Whether every kernel of a graph makes records, so that everything the graph does is seen."""
         known = self._graphs.get(id(graph))
         if known is None or known[0]() is not graph:
             known = self._graphs[id(graph)] = weakref.ref(graph), self._wrap(graph)
@@ -276,7 +276,7 @@ class _Kernels:
             name = kernel["name"]
             before = namespace[name]
             if any(after is before for *_, after in self._wrapped):
-                # Two graphs with the same code have one module.
+                # Graphs with the same code share one module.
                 continue
             made = _kernel_of(kernel, before, fused.get(name, ()))
             namespace[name] = after = _recording(self._threads, made, constants)
@@ -284,7 +284,7 @@ class _Kernels:
         return True
 
     def unwrap(self) -> None:
-        """Put back what was there."""
+        """Put the original kernels back."""
         for namespace, name, before, after in self._wrapped:
             if namespace.get(name) is after:
                 namespace[name] = before
@@ -293,7 +293,7 @@ class _Kernels:
 
 
 def _namespace_with(called: Any, names: set[str]) -> dict[str, Any] | None:
-    """The globals of the module that Inductor wrote; what is called may be a wrapper, which holds the module's function in a closure."""
+    """Find the globals of the module that Inductor wrote, whose function `called` may wrap and hold in a closure."""
     waiting, passed = [called], set[int]()
     while waiting:
         function = getattr(waiting[-1], "__func__", waiting[-1])
@@ -322,7 +322,7 @@ def _kernel_of(found: re.Match[str], function: Callable[..., None], fused: Seque
 
 
 def _recording(threads: Threads, kernel: CompiledKernel, constants: Sequence[torch.Tensor]) -> Callable[..., None]:
-    """What is called in the place of a kernel."""
+    """Make the function that is called in place of a kernel."""
     given = {"code": kernel.digest}
 
     def call(*args: Any) -> None:
@@ -346,7 +346,7 @@ def _before(
             continue
         if recorder.edges.storages.known(tensor) is None:
             if position in kernel.traits.written:
-                # Just allocated, to be written.
+                # Just allocated, and about to be written.
                 continue
             if not any(_storage_of(tensor)._cdata == _storage_of(constant)._cdata for constant in constants):
                 recorder.made(InputEdges(), [tensor], traits=_UNINITIALIZED)
@@ -356,11 +356,11 @@ def _before(
     return looked
 
 
-# The ops that a kernel was made of, for a run that looks closely at one of its calls: a graph from a cache no longer knows them.
+# The ops fused into a kernel, for a run that examines one of its calls: a graph from a cache no longer knows them.
 
 
 class _FusedOps:
-    """Notes what each kernel is made of while graphs are compiled."""
+    """Notes which ops are fused into each kernel while graphs are compiled."""
 
     def __init__(self) -> None:
         self._noted: dict[str, list[FusedOp]] = {}
@@ -369,7 +369,7 @@ class _FusedOps:
 
     @contextmanager
     def compiled_anew(self) -> Iterator[None]:
-        """Let nothing be taken from a cache."""
+        """Compile without caches."""
         from torch._functorch import config as functorch
         from torch._inductor import config as inductor
 
@@ -377,7 +377,7 @@ class _FusedOps:
             yield
 
     def watch(self, module: Any) -> Undo:
-        """Note what is made by Inductor's module that writes C++; gives what ends that."""
+        """Watch Inductor's module that writes C++; returns a function that ends this."""
 
         def around(
             original: Callable[..., Any], scheduling: Any, source: Any, nodes: Any, *args: Any, **kwargs: Any
@@ -390,7 +390,7 @@ class _FusedOps:
         return wrap(module.CppScheduling, "define_kernel", around)
 
     def compiled(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Compile a graph, and keep what was noted meanwhile."""
+        """Compile a graph, and keep what was noted during the compilation."""
         made = original(*args, **kwargs)
         source = getattr(made, "source_code", None)
         if isinstance(source, str):
@@ -398,7 +398,7 @@ class _FusedOps:
         return made
 
     def of(self, source: str) -> dict[str, list[FusedOp]]:
-        """What the kernels of a graph were made of, by their names."""
+        """Return the ops fused into the kernels of a graph, by kernel name."""
         return self._by_source.get(source, {})
 
 
@@ -415,7 +415,7 @@ def _fused_in(nodes: Iterable[Any]) -> Iterator[FusedOp]:
 
 
 def _place_of(stack_trace: str) -> tuple[str, int, str, str] | None:
-    """The innermost line of the program in the trace of a node's call."""
+    """Find the innermost line of the program in a node's stack trace."""
     frames = list(_FRAME.finditer(stack_trace))
     own = [frame for frame in frames if owner_of_file(frame["file"]) is Owner.USER] or frames
     if not own:
@@ -427,25 +427,25 @@ def _place_of(stack_trace: str) -> tuple[str, int, str, str] | None:
     return file, line, function, code
 
 
-# Kernels that the program wrote in Triton: each launch is a record.
+# The program's own Triton kernels: each launch is a record.
 
 LAUNCHES = (("triton.runtime.jit", "JITFunction"), ("triton.runtime.interpreter", "InterpretedFunction"))
-"""What launches them on a device, and in Triton's interpreter (triton 3: `KernelInterface.run`)."""
+"""Classes that launch them on a device, and in Triton's interpreter (triton 3: `KernelInterface.run`)."""
 _TIMING = ("_bench", "check_disk_cache")
-"""Where the autotuner runs configurations: one of them, or all if none is known from an earlier run."""
+"""Methods in which the autotuner runs configurations: one, or all if no result is known from an earlier run."""
 
 
 def watch_triton_kernels(threads: Threads, failed: Callable[[str], None]) -> Undo:
-    """Record each launch of a kernel from now on: what its tensors held before, and what they hold afterwards.
+    """Record each kernel launch from now on: what its tensors hold before and after.
 
-    Which of them a kernel writes only its code says; all count as written. What is launched to time it is no record.
+    Only its code shows which tensors a kernel writes, so all count as written. Launches for timing are not recorded.
 
     Args:
-        threads: Whose recorders record it.
-        failed: Told why Triton could not be watched.
+        threads: The threads whose recorders record it.
+        failed: Called with the reason if Triton cannot be watched.
 
     Returns:
-        What ends that.
+        A function that ends this.
     """
     undo: list[Undo] = []
 
@@ -483,10 +483,10 @@ def watch_triton_kernels(threads: Threads, failed: Callable[[str], None]) -> Und
 
 
 class TritonLaunch:
-    """One launch of a kernel, which can be made again with other tensors."""
+    """One kernel launch, which can be repeated with other tensors."""
 
     def __init__(self, run: Callable[..., Any], kernel: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """Take what launches the kernel, and what it was called with."""
+        """Take the function that launches the kernel, the kernel, and the arguments."""
         self._run = run
         self._kernel = kernel
         self._args = args
@@ -499,13 +499,13 @@ class TritonLaunch:
         self._unwritten: set[int] = set()
 
     def __call__(self, *tensors: torch.Tensor) -> None:
-        """Launch the kernel with other tensors in the place of its own."""
+        """Launch the kernel with other tensors in place of its own."""
         others = dict(zip(map(id, self.tensors), tensors, strict=True))
         args = [others.get(id(value), value) for value in self._args]
         self._run(self._kernel, *args, **{name: others.get(id(value), value) for name, value in self._kwargs.items()})
 
     def look(self, recorder: Recorder) -> InputEdges:
-        """What the tensors hold; memory that nobody has written yet is there to be written."""
+        """Look at what the tensors hold, except those whose memory has not been written yet: they are outputs."""
         if recorder.capture is not None:
             recorder.capture(recorder, self._traits, self, self.tensors, {})
         known = [recorder.edges.storages.known(tensor) for tensor in self.tensors]
@@ -513,12 +513,12 @@ class TritonLaunch:
         return recorder.look([tensor for at, tensor in enumerate(self.tensors) if at not in self._unwritten])
 
     def record(self, recorder: Recorder, looked: InputEdges) -> None:
-        """The kernel was launched: record what it left."""
-        # What is constant for Triton's compiler may have been chosen by timing.
+        """Record what a launched kernel left."""
+        # Compile-time constants are left out, as they may have been chosen by timing.
         given = {one.name for one in getattr(self._kernel, "params", ()) if not one.is_constexpr}
         numbers = [one for one in self._named if one[0] in given and isinstance(one[1], (bool, int, float))]
         text = ", ".join(f"{name}={value!r}" for name, value in numbers)
-        # Of such memory the kernel may leave a part as it was: only what is read of it later tells the runs apart.
+        # The kernel may leave parts of unwritten memory as they were: such memory counts only where it is read later.
         traits = replace(self._traits, workspaces=frozenset(self._unwritten))
         recorder.made(looked, self.tensors, traits=traits, text=text)
         states = [recorder.edges.storages.known(self.tensors[at]) for at in self._unwritten]
@@ -531,30 +531,30 @@ class TritonLaunch:
 SELECTION = "torch._inductor.select_algorithm"
 """Where Inductor chooses between ATen, and its templates in C++ and Triton (torch 2.13: `AlgorithmSelectorCache.__call__`)."""
 HEURISTICS = "torch._inductor.runtime.triton_heuristics"
-"""Where Inductor times the configurations of a kernel that it wrote in Triton (`CachingAutotuner.autotune_to_one_config`)."""
+"""Where Inductor times the configurations of its own Triton kernels (`CachingAutotuner.autotune_to_one_config`)."""
 AUTOTUNER = "triton.runtime.autotuner"
-"""Where Triton times those of a function of the user (triton 3: `Autotuner`)."""
+"""Where Triton times the configurations of a user's function (triton 3: `Autotuner`)."""
 _NUMBER_AT_END = re.compile(r"_\d+$")
 _MOST_CHOICES = 200
 
 
 class KernelChoices:
-    """The choices of this process."""
+    """The choices made in this process."""
 
     def __init__(self) -> None:
-        """Nothing was chosen yet."""
+        """Start without any choice."""
         self._chosen: dict[str, str] = {}
         self._tuned: list[weakref.ref[Any]] = []
-        """The functions that Triton tunes; what it chose for each is asked for at the end."""
+        """The functions that Triton tunes; its choices for them are looked up at the end."""
 
     def watch(self, failed: Callable[[str], None]) -> Undo:
         """Note what is chosen from now on.
 
         Args:
-            failed: Told why a compiler could not be watched.
+            failed: Called with the reason if a compiler cannot be watched.
 
         Returns:
-            What ends that.
+            A function that ends this.
         """
         undo: list[Undo] = []
 
@@ -580,7 +580,7 @@ class KernelChoices:
         return end
 
     def facts(self) -> dict[str, str]:
-        """By the work, as a name of a fact, the kernel that was chosen for it."""
+        """Return the chosen kernels, by the name of the fact, which describes the work."""
         found = dict(self._chosen)
         for reference in self._tuned:
             if (tuner := reference()) is not None:
@@ -591,7 +591,7 @@ class KernelChoices:
         self, original: Callable[..., Any], cache: Any, name: Any, choices: Any, inputs: Any, *args: Any, **kwargs: Any
     ) -> Any:
         result = original(cache, name, choices, inputs, *args, **kwargs)
-        # What fails is only what another version of Inductor calls things; the program has its kernel.
+        # This fails only if another version of Inductor names things differently; the program has its kernel.
         with suppress(Exception):
             chosen = result[1] if isinstance(result, tuple) else None
             if chosen is not None:
@@ -612,13 +612,13 @@ class KernelChoices:
 
 
 def _shape(node: Any) -> str:
-    """The sizes of an input as Inductor has them: numbers, or names of sizes that vary."""
+    """Format an input's sizes as Inductor has them: numbers, or names of dynamic sizes."""
     sizes: Sequence[Any] = node.get_size()
     return "x".join(map(str, sizes)) or "1"
 
 
 def _kernel(choice: Any) -> str:
-    """The name of a choice without the number that only counts the candidates, and what tells it from others of that name."""
+    """Format the name of a choice without its candidate number, plus details that distinguish choices of that name."""
     name = _NUMBER_AT_END.sub("", str(choice.name))
     backend = "ATen" if type(choice).__name__ == "ExternKernelCaller" else ""
     detail = " ".join(str(getattr(choice, "description", "") or "").split())
@@ -639,15 +639,15 @@ def _tuned(tuner: Any) -> Iterator[tuple[str, str]]:
 
 # torch.jit.trace.
 #
-# PyTorch's tracer does not work under any dispatch mode, not even an empty one: what is handed to a mode has lost the places of numbers in the
-# graph. It also writes the whole stack of Python frames into the graph, and into files that are saved from it. So while it runs, the recorder is
-# off the stack of modes, our wrappers are off, and no frame of ours is below it. What the program computes meanwhile is not recorded; what it
-# changed in memory is digested where it is read next.
+# PyTorch's tracer does not work under any dispatch mode, not even an empty one: arguments passed to a mode no longer say where numbers come
+# from in the graph. It also writes the whole stack of Python frames into the graph, and into files saved from it. So while it runs, the
+# recorder is off the mode stack, our wrappers are removed, and no frame of our own is on the stack. What the program computes meanwhile is not
+# recorded; memory that it changed is digested where it is read next.
 
 
 _FUNCTIONS = ("_create_graph_by_tracing", "_create_function_from_trace", "_create_function_from_trace_with_dict")
 _METHODS = ("_create_method_from_trace", "_create_method_from_trace_with_dict")
-"""All ways into the tracer: `torch.jit.trace`, `trace_module`, the old ONNX exporter and TensorBoard's graphs take one."""
+"""All the tracer's entry points: `torch.jit.trace`, `trace_module`, the old ONNX exporter and TensorBoard use them."""
 _WHAT = "function that torch.jit traced"
 _TRACING_REASON = (
     "the ops that ran during tracing are not recorded; memory that they changed is digested where it is read next"
@@ -657,7 +657,7 @@ _mode_at = torch._C._get_dispatch_stack_at
 
 
 class _Call(functools.partial[Any]):
-    """One call of the tracer. Being called in C, it adds no frame; it is over when the caller lets go of it."""
+    """One call of the tracer. As a partial, called from C, it adds no frame; it ends when its caller releases it."""
 
     meanwhile: ExitStack | None = None
 
@@ -667,7 +667,7 @@ class _Call(functools.partial[Any]):
 
 
 class _Entry:
-    """Stands in the place of one way into the tracer."""
+    """Replaces one entry point of the tracer."""
 
     def __init__(self, original: Any, aside: _Aside) -> None:
         self._original = original
@@ -675,14 +675,14 @@ class _Entry:
         functools.update_wrapper(self, original)  # type: ignore[arg-type]
 
     def call(self, *bound: Any) -> _Call:
-        """Begin a call, with what a method is bound to."""
+        """Begin a call, with the instance that a method is bound to."""
         made = _Call(self._original, *bound)
         made.meanwhile = self._aside.step_aside()
         return made
 
 
 class _EntryFunction(_Entry):
-    """A function: Python gets its `__call__`, and calls what it gets."""
+    """Replaces a function: Python looks up `__call__`, and calls the result."""
 
     @property
     def __call__(self) -> Any:  # type: ignore[override]
@@ -690,7 +690,7 @@ class _EntryFunction(_Entry):
 
 
 class _EntryMethod(_Entry):
-    """A method: Python gets it from the instance, and calls what it gets."""
+    """Replaces a method: Python looks it up on the instance, and calls the result."""
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self._original if instance is None else self.call(instance)
@@ -704,7 +704,7 @@ class _Aside:
         self._wrappers = wrappers
 
     def step_aside(self) -> ExitStack | None:
-        """What puts everything back; None if this thread is not recorded now."""
+        """Step aside; returns a stack that puts everything back when closed, or None if this thread is not recorded."""
         recorder = self._threads.recorder()
         if recorder is None:
             return None
@@ -716,7 +716,7 @@ class _Aside:
             recorder.writer.blind_spot("traced", _WHAT, _TRACING_REASON)
         meanwhile.enter_context(recorder.suspended())
         if self._threads.is_alone():
-            # Other threads would miss them.
+            # Other threads still need the wrappers.
             for wrapper in self._wrappers:
                 if wrapper.take_off():
                     meanwhile.callback(wrapper.put_back)
@@ -729,11 +729,11 @@ def pass_for_tracing(threads: Threads, undos: Iterable[Undo]) -> list[Undo]:
     """Step aside whenever the tracer runs, from now on.
 
     Args:
-        threads: Whose recorders step aside.
-        undos: What was installed; wrappers among it are off meanwhile.
+        threads: The threads whose recorders step aside.
+        undos: Everything installed; the wrappers among it are removed while the tracer runs.
 
     Returns:
-        What ends that.
+        Functions that end this.
     """
     aside = _Aside(threads, [undo for undo in undos if isinstance(undo, Replaced)])
     module = torch._C.ScriptModule

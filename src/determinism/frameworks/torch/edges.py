@@ -1,4 +1,4 @@
-"""What goes into an op and what it leaves behind: edges to the records that wrote the memory, and digests."""
+"""The inputs and outputs of ops: edges to the records that wrote the memory, and digests."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from determinism.trace.spool import settled
 from determinism.trace.writer import ProcessWriter
 from determinism.types import NO_DIGEST, Access
 
-# Numbers how tensors look at their memory, and knows which bytes of it they are.
+# Numbers the layouts of tensors, and knows which bytes of memory they cover.
 
 _STRIDED = torch.strided
 _Key = tuple[Any, ...]
 
 
 class Layout:
-    """One way to look at memory."""
+    """How a tensor views its memory."""
 
     __slots__ = ("digest", "fills_storage", "memory", "number")
 
     def __init__(self, number: int, fills_storage: bool, memory: Any, digest: Callable[[torch.Tensor], Any]) -> None:
         self.number = number
         self.fills_storage = fills_storage
-        """Whether the elements take as many bytes as the storage has."""
+        """Whether the elements take up all the bytes of the storage."""
         self.memory = memory
         """See `memory_of`."""
         self.digest = digest
-        """Gives the digest of a tensor that looks at memory in this way."""
+        """Returns the digest of a tensor with this layout."""
 
 
 class KnownLayouts(dict[_Key, Layout]):
-    """The ways to look at memory of one place, by dtype, sizes, strides, offset and bytes of the storage."""
+    """The known layouts in one kind of memory, by dtype, sizes, strides, offset and storage bytes."""
 
     __slots__ = ("is_shared",)
 
@@ -55,26 +55,26 @@ class LayoutTable:
     """Numbers dtype, shape, strides, offset, device and storage size."""
 
     def __init__(self, add: Callable[[str], int], digests: RecordDigests) -> None:
-        """Take the function that writes a text and gives its number, and what gives digests of tensors on devices."""
+        """Take the function that writes a text and returns its number, and the digests of tensors on devices."""
         self._add = add
         self._digests = digests
         self._by_place: dict[tuple[torch.device, bool], KnownLayouts] = {}
         self._without_storage: dict[_Key, int] = {}
         self.value_number = add(json.dumps(["value"]))
-        """Stands for a value that is no tensor."""
+        """The number for a non-tensor value."""
 
     def where(self, tensor: torch.Tensor, *, is_shared: bool) -> KnownLayouts:
-        """The known layouts of memory like that of a tensor.
+        """Return the known layouts in memory like a tensor's.
 
         Args:
-            tensor: Says on which device.
+            tensor: A tensor on the device.
             is_shared: Whether processes share the memory.
         """
         place = (tensor.device, is_shared)
         return self._by_place.get(place) or self._by_place.setdefault(place, KnownLayouts(is_shared))
 
     def add(self, tensor: torch.Tensor, key: _Key, known: KnownLayouts) -> Layout:
-        """Number a layout that is met for the first time."""
+        """Number a new layout."""
         dtype, sizes, strides, offset, storage_bytes = key
         shared = (SHARED,) if known.is_shared else ()
         number = self._new(dtype, sizes, strides, offset, tensor.device, storage_bytes, *shared)
@@ -87,7 +87,7 @@ class LayoutTable:
         return layout
 
     def number_without_storage(self, tensor: torch.Tensor) -> int:
-        """The number for a tensor of which no storage is to be known, or that has none of its own."""
+        """Return the number for a tensor whose storage is not to be recorded, or that has none of its own."""
         if tensor.is_nested:
             view: _Key = (tuple(size for part in tensor.unbind() for size in part.shape), (), 0)
         elif tensor.layout is _STRIDED:
@@ -107,21 +107,21 @@ class LayoutTable:
         return self._add(json.dumps([name, list(sizes), list(strides), offset, str(device), storage_bytes, *shared]))
 
 
-# Which record wrote the memory that a tensor lies in.
+# Which record wrote a tensor's memory.
 #
-# Identity is the address of the storage object. It is not reused while a weak reference is held, so one is held for
-# every known storage until a sweep finds that the storage is gone.
+# A storage is identified by the address of its object. It is not reused while a weak reference is held, so one is held
+# for every known storage until a sweep finds that the storage is gone.
 
 EXTERNAL = -1
 _storage_of = torch._C.TensorBase.untyped_storage
 _expired = torch.UntypedStorage._expired
 _free_weak_reference = torch.UntypedStorage._free_weak_ref
 _NEW_BETWEEN_SWEEPS = 256
-"""A weak reference keeps the storage object's few bytes; too many of them would scatter the allocator's free memory."""
+"""A weak reference keeps the few bytes of the storage object; too many would fragment the allocator's memory."""
 
 
 class StorageState:
-    """What is known of one storage."""
+    """What is known about one storage."""
 
     __slots__ = (
         "digest", "externally_writable", "is_of_threads", "is_unwritten", "key", "layouts", "lifted", "output", "record", "reference", "view",
@@ -131,45 +131,45 @@ class StorageState:
     def __init__(self, key: int, layouts: KnownLayouts) -> None:
         self.key = key
         self.layouts = layouts
-        """The ways to look at memory like its own."""
+        """The known layouts in memory like this."""
         self.record = EXTERNAL
-        """Number of the record that wrote it last; `EXTERNAL` if nobody recorded did."""
+        """Number of the record that wrote it last; `EXTERNAL` if no record did."""
         self.output = 0
-        """Which output of that record lies here."""
+        """Which output of that record is in it."""
         self.digest: Digest = b""
-        """Of what that output held when it was written; kept only while a record is captured."""
+        """Digest of that output when it was written; kept only while a record is captured."""
         self.view: Any = None
         """Sizes, strides, offset and dtype of that output; kept with the digest."""
         self.is_unwritten = False
-        """Nobody has written it since it was allocated."""
+        """Whether it has not been written since it was allocated."""
         self.externally_writable = False
-        """Others can write this memory unseen: NumPy, a C extension, another process."""
+        """Whether other code can write this memory unseen: NumPy, a C extension, another process."""
         self.lifted: tuple[int, Digest] | None = None
-        """Layout and digest of memory that another owner allocated (from_numpy) when a tensor was made of it; None once an op wrote it."""
+        """Layout and digest of foreign memory (from_numpy) when a tensor was made of it; None once an op wrote it."""
         self.reference: Any = None
         self.writer: Any = None
-        """Which thread wrote it last; kept only for threads other than the main one."""
+        """The thread that wrote it last; kept only for threads other than the main one."""
         self.writes = 0
         """How often threads other than the main one wrote it; kept only in their own table."""
         self.is_of_threads = False
-        """Another thread wrote it, so that it may write it while the main thread reads it; kept only in the main one's table."""
+        """Whether another thread wrote it, and so may write while the main thread reads; only in the main table."""
 
 
 class StorageTable:
     """The state of every storage that records have touched."""
 
     def __init__(self, layouts: LayoutTable) -> None:
-        """Take what numbers the ways to look at storages."""
+        """Take the table of layouts."""
         self._layouts = layouts
         self._states: dict[int, StorageState] = {}
         self._sweep_at = _NEW_BETWEEN_SWEEPS
         self._lock = threading.Lock()
 
     def look(self, tensor: torch.Tensor) -> tuple[StorageState, Layout]:
-        """The state of a tensor's storage, and how the tensor looks at it; a storage met for the first time is external.
+        """Return the state of a tensor's storage, and the tensor's layout; a new storage counts as external.
 
         Raises:
-            RuntimeError: It is not a tensor with strides over one storage.
+            RuntimeError: The tensor is not a strided tensor over one storage.
         """
         storage = _storage_of(tensor)
         state = self._states.get(storage._cdata)
@@ -179,7 +179,7 @@ class StorageTable:
         return state, state.layouts.get(key) or self._layouts.add(tensor, key, state.layouts)
 
     def state(self, tensor: torch.Tensor) -> StorageState:
-        """The state of a tensor's storage."""
+        """Return the state of a tensor's storage."""
         return self.look(tensor)[0]
 
     def _new(self, tensor: torch.Tensor, storage: Any) -> StorageState:
@@ -190,35 +190,35 @@ class StorageTable:
                 return state
             if len(self._states) >= self._sweep_at:
                 self._sweep()
-            # On a GPU it always says so.
+            # On a GPU, `is_shared` is always true.
             is_shared = tensor.is_cpu and storage.is_shared()
             state = StorageState(key, self._layouts.where(tensor, is_shared=is_shared))
             state.reference = storage._weak_ref()
-            # Memory that PyTorch cannot resize belongs to somebody else (from_numpy, frombuffer, dlpack, a map).
+            # Memory that PyTorch cannot resize has another owner (from_numpy, frombuffer, dlpack, a memory map).
             state.externally_writable = is_shared or not storage.resizable()
             self._states[key] = state
             return state
 
     def known(self, tensor: torch.Tensor) -> StorageState | None:
-        """The state of a tensor's storage if a record has touched it."""
+        """Return the state of a tensor's storage if a record has touched it."""
         return self._states.get(_storage_of(tensor)._cdata)
 
     def share(self, tensor: torch.Tensor) -> None:
-        """A tensor's memory becomes that of other processes too."""
+        """Note that a tensor's memory is now shared with other processes."""
         self.state(tensor).layouts = self._layouts.where(tensor, is_shared=True)
 
     def written_elsewhere(self, key: int) -> None:
-        """Another thread wrote a storage: what it holds is digested when it is read."""
+        """Note that another thread wrote a storage: its contents are digested when read."""
         state = self._states.get(key)
         if state is not None:
             state.record = EXTERNAL
             state.externally_writable = state.is_of_threads = True
 
     def contents(self, digest: Callable[[torch.Tensor], Digest]) -> list[tuple[StorageState, Digest]]:
-        """What every living storage holds that a record wrote, before something runs that nobody records.
+        """Digest every living storage that a record wrote, before code runs that is not recorded.
 
         Args:
-            digest: Gives the digest of a tensor.
+            digest: Returns the digest of a tensor.
         """
         with self._lock:
             states = [
@@ -234,10 +234,10 @@ class StorageTable:
     def forget_changed(
         self, held: list[tuple[StorageState, Digest]] | None, digest: Callable[[torch.Tensor], Digest]
     ) -> None:
-        """Digest the storages that were written since, when they are read next: no record knows who wrote them.
+        """Make storages written since then external, so that they are digested when next read: the writer is unknown.
 
         Args:
-            held: What `contents` gave; None if that failed, which makes every storage one that was written.
+            held: The result of `contents`; None if that failed, in which case every storage counts as written.
             digest: See `contents`.
         """
         if held is None:
@@ -265,10 +265,10 @@ def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
 
 
 class Stream:
-    """A writer, and what all recorders that write with it share."""
+    """A writer, and what all recorders that use it share."""
 
     def __init__(self, writer: ProcessWriter, devices: DeviceDigests | None = None) -> None:
-        """Take what writes the records, and the devices on which tensors are digested."""
+        """Take the writer of the records, and the devices on which tensors are digested."""
         self.writer = writer
         self.digests = RecordDigests(writer, devices or DeviceDigests())
         self.sites = SiteTable(lambda t: writer.name(Table.FRAME, t), lambda t: writer.name(Table.STACK, t))
@@ -278,10 +278,10 @@ class Stream:
         self._ops: dict[str, int] = {}
         self._modules: dict[str, int] = {}
         self._overlapped: list[int] = []
-        """Records whose inputs another thread wrote meanwhile."""
+        """Records whose inputs another thread wrote while their ops ran."""
 
     def note_overlap(self, record: int) -> None:
-        """Another thread wrote what a record used while its op ran."""
+        """Note that another thread wrote what a record used while its op ran."""
         noted = self._overlapped
         if len(noted) < MOST_OVERLAPS:
             noted.append(record)
@@ -289,23 +289,23 @@ class Stream:
                 self.describe_overlaps()
 
     def describe_overlaps(self, *, always: bool = False) -> None:
-        """Write down which records overlapped with what another thread wrote.
+        """Write into the trace which records overlapped with another thread's writes.
 
         Args:
-            always: Also if none did, so that those that are not named are known to have run undisturbed.
+            always: Whether to do so even if none did, which says that all records ran undisturbed.
         """
         if self._overlapped or always:
             self.writer.describe(overlapped=list(self._overlapped))
 
     def op_number(self, name: str) -> int:
-        """The number of an op's name."""
+        """Return the number of an op's name."""
         number = self._ops.get(name)
         if number is None:
             number = self._ops[name] = self.writer.op(name, semantics_of(name))
         return number
 
     def module_number(self, path: str) -> int:
-        """The number of a module's path."""
+        """Return the number of a module's path."""
         number = self._modules.get(path)
         if number is None:
             number = self._modules[path] = self.writer.name(Table.MODULE, path)
@@ -319,19 +319,19 @@ _Tensor = torch.Tensor
 
 
 class InputEdges:
-    """The inputs of one record, as the writer takes them."""
+    """The inputs of one record, in the writer's form."""
 
     __slots__ = ("digests", "edges", "used", "watched")
 
     def __init__(self) -> None:
         self.edges: list[int] = []
-        """Flat fours: record, output, access, layout."""
+        """Flat groups of four: record, output, access, layout."""
         self.digests: tuple[Any, ...] = ()
-        """Flat twos: position among the inputs, and the digest of what that input held."""
+        """Flat pairs: position among the inputs, and the digest of that input."""
         self.watched: list[tuple[torch.Tensor, Layout, Digest]] | None = None
-        """What another thread may write while the op runs, with its digest."""
+        """Inputs that another thread may write while the op runs, with their digests."""
         self.used: list[tuple[StorageState, int, StorageState | None, int]] | None = None
-        """Of a thread's record: the storages, how often threads had written them, and which record of the main one had."""
+        """In a thread: its storage states, their write counts, and the main thread's states with their last records."""
 
     def extend(self, other: InputEdges) -> None:
         """Add the inputs of another record."""
@@ -341,7 +341,7 @@ class InputEdges:
             self.digests += (inputs + position, digest)
 
     def with_outputs(self, record: int, outputs: list[Any]) -> InputEdges:
-        """The inputs of a record and what it made of them, as the inputs of another record that reads both."""
+        """Return a record's inputs and outputs as the inputs of another record that reads both."""
         both = InputEdges()
         both.extend(self)
         for position, layout in enumerate(outputs[::2]):
@@ -350,15 +350,15 @@ class InputEdges:
 
 
 class Edges:
-    """Knows which record wrote which memory."""
+    """Tracks which record wrote which memory."""
 
     def __init__(self, stream: Stream, leaf_read: Callable[[torch.Tensor], None], *, paranoid: bool) -> None:
         """Make an empty one.
 
         Args:
-            stream: Where the records are that wrote the memory.
+            stream: The stream of the records that write the memory.
             leaf_read: Called when a leaf that requires a gradient is read.
-            paranoid: Digest every input, also those whose producer was recorded.
+            paranoid: Digest every input, even if its producer was recorded.
         """
         self.storages = stream.storages
         self._look = stream.storages.look
@@ -368,13 +368,13 @@ class Edges:
         self._leaf_read = leaf_read
         self._paranoid = paranoid
         self._watches = False
-        """Whether the input that is looked at may be written by another thread while the op runs."""
+        """Whether another thread may write the current input while the op runs."""
 
     def has_overlapped(self, looked: InputEdges, written: list[torch.Tensor]) -> bool:
-        """Whether another thread wrote what an op that has just run had read, as far as bytes show it.
+        """Whether the bytes show that another thread wrote what the op that just ran had read.
 
         Args:
-            looked: Its inputs.
+            looked: The op's inputs.
             written: What the op itself wrote.
         """
         if looked.watched is None:
@@ -387,7 +387,7 @@ class Edges:
         )
 
     def look_at_arguments(self, traits: OpTraits, args: Any, kwargs: Any) -> InputEdges:
-        """Every tensor among the arguments of an op that is about to run."""
+        """Look at every tensor among the arguments of an op that is about to run."""
         looked = InputEdges()
         written = traits.written
         if not written and not kwargs:
@@ -435,7 +435,7 @@ class Edges:
                 self.look_at(tensor, looked, _CARRY)
 
     def look_at(self, tensor: torch.Tensor, looked: InputEdges, access: int = READ) -> Layout | None:
-        """Add the edge from a tensor to the record that wrote its memory; gives how it looks at that memory."""
+        """Add the edge from a tensor to the record that wrote its memory; returns the tensor's layout."""
         try:
             state, layout = self._look(tensor)
         except RuntimeError:
@@ -451,7 +451,7 @@ class Edges:
                 looked.watched = looked.watched or []
                 looked.watched.append((tensor, layout, digest))
             if state.lifted is not None and state.lifted[0] == layout.number and _differ(state.lifted[1], digest):
-                # The owner filled its buffer anew: what is read now never came through the op that took it over.
+                # The owner refilled its buffer: what is read now did not pass through the op that lifted the memory.
                 record = EXTERNAL
         looked.edges += (record, state.output, access, layout.number)
         if tensor.requires_grad and torch.is_grad_enabled() and tensor.is_leaf:
@@ -462,14 +462,14 @@ class Edges:
         return self._look(tensor)[1] if is_strided(tensor) else None
 
     def look_at_value(self, tensor: torch.Tensor, looked: InputEdges, access: int = READ) -> None:
-        """Add a tensor as an input that is known by its digest only."""
+        """Add a tensor as an input that is known only by its digest."""
         looked.digests += (len(looked.edges) // 4, self._digests.of(tensor))
         looked.edges += (EXTERNAL, 0, access, self._layouts.number_without_storage(tensor))
 
     def outputs(
         self, traits: OpTraits, tensors: list[torch.Tensor]
     ) -> tuple[list[int | Digest], list[StorageState | None]]:
-        """Flat twos of layout and digest of what an op wrote, and the states of the storages that it lies in."""
+        """Return flat pairs of layout and digest for what an op wrote, and the states of the storages."""
         made: list[int | Digest] = []
         states: list[StorageState | None] = []
         has_no_values = traits.is_uninitialized or traits.is_asynchronous
@@ -504,7 +504,7 @@ class Edges:
         return made, [None if one is None else one[0] for one in looked]
 
     def wrote(self, states: list[StorageState | None], record: int, *, is_unwritten: bool = False) -> None:
-        """From now on these storages hold what a record wrote as its outputs, or only allocated."""
+        """Note that these storages now hold what a record wrote, or only allocated, as its outputs."""
         for position, state in enumerate(states):
             if state is not None:
                 state.record = record
@@ -513,18 +513,18 @@ class Edges:
                 state.lifted = None
 
     def in_flight(self, states: list[StorageState | None]) -> None:
-        """Another process may still be writing these storages: what they hold is digested when it is read."""
+        """Note that these storages may still be being written: their contents are digested when read."""
         for state in states:
             if state is not None:
                 state.externally_writable = True
 
     def lifted(self, states: list[StorageState | None], made: list[Any]) -> None:
-        """A tensor over memory of others was taken over; remember what it held."""
+        """Remember what foreign memory held when a tensor was made of it."""
         if states and states[0] is not None and states[0].externally_writable:
             states[0].lifted = (made[0], made[1])
 
     def remember(self, tensors: list[torch.Tensor], outputs: list[Any]) -> None:
-        """Keep what a write left, so that a later look can tell whether somebody else changed it."""
+        """Keep what a write left, so that a later check can detect an unrecorded change."""
         for tensor, digest in zip(tensors, outputs[1::2], strict=True):
             if is_strided(tensor):
                 state = self.storages.state(tensor)
@@ -533,7 +533,7 @@ class Edges:
 
 
 def _digest(tensor: torch.Tensor, layout: Layout) -> Digest:
-    """What `RecordDigests.of` gives, for most tensors without looking at anything but their bytes."""
+    """Return the same as `RecordDigests.of`; for most tensors this looks only at their bytes."""
     memory = layout.memory
     if memory is not None and (address := _data_pointer(tensor)) and not tensor.is_neg():
         return digest_bytes(memory(address))
@@ -545,7 +545,7 @@ def _differ(one: Digest, other: Digest) -> bool:
 
 
 def written_tensors(traits: OpTraits, args: Any, kwargs: Any, result: Any) -> list[torch.Tensor]:
-    """The tensors that an op wrote, then those that it made, each once."""
+    """Return the tensors that an op wrote, then those that it made, each once."""
     written = traits.written
     if isinstance(result, _Tensor):
         if not written and not traits.hidden_written:
@@ -558,7 +558,7 @@ def written_tensors(traits: OpTraits, args: Any, kwargs: Any, result: Any) -> li
 
 
 def written_arguments(traits: OpTraits, args: Any, kwargs: Any) -> list[Any]:
-    """The arguments that an op writes: tensors, lists of tensors, or None where one was not given."""
+    """Return the arguments that an op writes: tensors, lists of tensors, or None for one that was not given."""
     targets = [kwargs.get(at) if isinstance(at, str) else args[at] for at in traits.written
                if isinstance(at, str) or at < len(args)]  # fmt: skip
     if traits.hidden_written and len(args) > traits.hidden_flag and args[traits.hidden_flag]:

@@ -1,5 +1,5 @@
-"""Determinism in PyTorch outside of recording: settings and generators, on the CPU and on every device; data loaders; and copies of tensors and
-generators that `determinism.check(fn)` puts back.
+"""Determinism in PyTorch outside of recording: settings and generators, on the CPU and on all devices; data loaders; and the copies of
+tensors and generators that `determinism.check(fn)` restores.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class GeneratorStates:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Copy and put back unseen by autograd and by whatever watches ops."""
+    """Hide copying and restoring from autograd and from everything that watches ops."""
     with torch.no_grad(), _disable_current_modes():
         yield
 
@@ -61,7 +61,7 @@ def capture_generators() -> GeneratorStates:
 
 
 def restore_generators(states: GeneratorStates | None) -> None:
-    """Put the default generators back; those that came into use since then start at their seeds again."""
+    """Restore the default generators; those first used since the capture are reset to their seeds."""
     if states is None:
         torch.default_generator.manual_seed(torch.default_generator.initial_seed())
         states = GeneratorStates(torch.default_generator.get_state(), {})
@@ -81,7 +81,7 @@ def restore_generators(states: GeneratorStates | None) -> None:
 
 
 def contents_of(thing: Any) -> list[Contents] | None:
-    """What a tensor, storage or generator holds; None if `thing` is none of them."""
+    """Return what a tensor, storage or generator holds; None for anything else."""
     if isinstance(thing, torch.Tensor):
         return _tensor_contents(thing)
     if isinstance(thing, torch.Generator):
@@ -102,14 +102,14 @@ def _tensor_contents(tensor: torch.Tensor) -> list[Contents]:
     if tensor.layout in _COMPRESSED:
         return [link, _compressed_contents(tensor)]
     if tensor.layout is not torch.strided or tensor.is_nested:
-        # Sparse, nested or of another layout: there is no one storage.
+        # Sparse, nested or another layout: there is no single storage.
         copied = tensor.detach().clone()
         return [link, Contents(lambda: setattr(tensor, "data", copied.clone()), order=Order.ATTRIBUTES)]
     return [link, _view_contents(tensor), Contents(children=[("untyped_storage()", tensor.untyped_storage())])]
 
 
 def _storage_contents(storage: torch.UntypedStorage) -> Contents:
-    """The bytes of a storage, written past autograd: no version changes."""
+    """Copy the bytes of a storage; they are restored without autograd noticing: no version counter changes."""
     size = storage.nbytes()
     copied = None if storage.device.type == "meta" or not size else storage.clone()  # type: ignore[no-untyped-call]
 
@@ -123,7 +123,7 @@ def _storage_contents(storage: torch.UntypedStorage) -> Contents:
 
 
 def _view_contents(tensor: torch.Tensor) -> Contents:
-    """How a tensor looks at its storage, and at which one."""
+    """Note which storage a tensor has, and how it views it."""
     alias, function = tensor.detach(), tensor.grad_fn
 
     def restore() -> None:
@@ -138,7 +138,7 @@ def _view_contents(tensor: torch.Tensor) -> Contents:
 
 
 def _compressed_contents(tensor: torch.Tensor) -> Contents:
-    """The memory of a compressed sparse tensor; assigning to `data` does not replace it."""
+    """Note the memory of a compressed sparse tensor, which assigning to `data` does not replace."""
 
     def present() -> dict[str, torch.UntypedStorage]:
         return {name: getattr(tensor.detach(), name)().untyped_storage() for name in _COMPRESSED[tensor.layout]}
@@ -154,7 +154,7 @@ def _compressed_contents(tensor: torch.Tensor) -> Contents:
 
 
 def _link_contents(tensor: torch.Tensor) -> Contents:
-    """A tensor's gradient, hooks and `requires_grad`."""
+    """Note a tensor's gradient, hooks and `requires_grad`."""
     requires_grad = tensor.requires_grad
     all_hooks = {name: getattr(tensor, name, None) for name in _HOOKS if tensor.is_leaf}
     has_gradient = tensor.is_leaf or tensor.retains_grad
@@ -188,13 +188,13 @@ def _on_cpu(state: torch.Tensor) -> torch.Tensor:
     return state.detach().cpu().clone()
 
 
-# Fixes or perturbs the factors of an experiment that PyTorch decides.
+# Fixes or perturbs the factors of an experiment that PyTorch controls.
 
 _DELAYS = (0.0, 0.02, 0.005, 0.03, 0.0, 0.01)
 
 
 def start(request: FactorRequest) -> None:
-    """Do what is asked for; PyTorch was just imported.
+    """Fix or perturb the requested factors, right after PyTorch was imported.
 
     Args:
         request: The factors.
@@ -219,7 +219,7 @@ def _use_deterministic_algorithms() -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
 
     def keep(mode: bool, *, warn_only: bool = False) -> None:
-        """The program asks for something else; the experiment is about deterministic algorithms."""
+        """Ignore the program's choice; the experiment requires deterministic algorithms."""
 
     torch.use_deterministic_algorithms = keep
 
@@ -228,15 +228,15 @@ def _compute_with_one_thread() -> None:
     torch.set_num_threads(1)
 
     def keep(nthreads: int) -> None:
-        """The program asks for another number; the experiment is about one thread."""
+        """Ignore the program's choice; the experiment requires one thread."""
 
     torch.set_num_threads = keep
 
 
 def _receive_in_turn() -> None:
-    """Let a receive without a source take from each other rank of its group in turn, from the first on.
+    """Make a receive without a source take from the other ranks of its group in turn, beginning with the first.
 
-    Where ranks do not send equally often one waits for ever, and the run is stopped without a result.
+    If ranks do not send equally often, a receive waits forever, and the run is stopped without a result.
     """
     distributed: Any = torch.distributed
     turns: dict[int, int] = {}
@@ -297,7 +297,7 @@ def _delayed(run: Callable[..., Any], number: int) -> Callable[..., Any]:
     return run_late
 
 
-# PyTorch's tensors and generator states in the forms that a saved state has.
+# Converts PyTorch's tensors and generator states to and from the forms of a saved state.
 
 _PLAIN = (
     (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -308,33 +308,33 @@ _DEVICES = ("cuda", "xpu")
 
 
 def generator_states() -> dict[str, Any]:
-    """The states of the default generators of every device; None for a device that is not in use yet."""
+    """Return the states of the default generators of every device; None for a device not in use yet."""
     with undisturbed():
         states = capture_generators()
     return {"cpu": states.cpu, "devices": dict(states.devices)}
 
 
 def restore_generator_states(states: dict[str, Any]) -> None:
-    """Put them back; devices that were in use are put into use."""
+    """Restore the states; devices that were in use then are initialized."""
     for name in _DEVICES:
         module = getattr(torch, name, None)
         if states["devices"].get(name) is not None and module is not None and module.is_available():
             module.init()
-            # Fewer devices than there were, if that was allowed.
+            # There may be fewer devices now, if that was allowed.
             states["devices"][name] = states["devices"][name][: module.device_count()]
     with undisturbed():
         restore_generators(GeneratorStates(states["cpu"], states["devices"]))
 
 
 def rank() -> tuple[int, int] | None:
-    """Number of this process in the process group, and how many there are; None without a group."""
+    """Return this process's rank and the size of the process group; None without a group."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     return None
 
 
 def devices() -> dict[str, int]:
-    """How many devices there are, by kind."""
+    """Count the devices, by type."""
     found = {}
     for name in _DEVICES:
         module = getattr(torch, name, None)
@@ -344,7 +344,7 @@ def devices() -> dict[str, int]:
 
 
 def state_of(thing: Any) -> tuple[str, Any] | None:
-    """Kind and state of a generator; None if `thing` is none."""
+    """Return the kind and state of a generator; None if `thing` is not a generator."""
     if not isinstance(thing, torch.Generator):
         return None
     with undisturbed():
@@ -352,13 +352,13 @@ def state_of(thing: Any) -> tuple[str, Any] | None:
 
 
 def put_back(thing: torch.Generator, state: torch.Tensor) -> None:
-    """Give a generator a state."""
+    """Set a generator's state."""
     with undisturbed():
         thing.set_state(state)
 
 
 def to_array(thing: Any) -> tuple[np.ndarray[Any, Any], dict[str, Any]] | None:
-    """A copy of a dense tensor as an array; None if `thing` is no tensor, or one whose bytes do not lie in one piece of memory."""
+    """Copy a dense tensor to an array; None if `thing` is not a plain tensor with contiguously storable elements."""
     if type(thing) not in _PLAIN or thing.layout is not torch.strided or thing.is_quantized or thing.is_nested:
         return None
     with undisturbed():
@@ -366,20 +366,20 @@ def to_array(thing: Any) -> tuple[np.ndarray[Any, Any], dict[str, Any]] | None:
         try:
             return copy.numpy(), {}
         except TypeError:
-            # NumPy has no such numbers, bfloat16 for instance.
+            # NumPy lacks the dtype, for example bfloat16.
             described = {"dtype": str(copy.dtype).removeprefix("torch."), "shape": list(copy.shape)}
             return copy.reshape(-1).view(torch.uint8).numpy(), described
 
 
 def from_array(array: np.ndarray[Any, Any], description: dict[str, Any]) -> torch.Tensor:
-    """The tensor, on the CPU.
+    """Make the tensor, on the CPU.
 
     Args:
-        array: What `to_array` gave.
-        description: What came with it.
+        array: The array that `to_array` returned.
+        description: The description that came with it.
 
     Raises:
-        ValueError: It names no type of numbers.
+        ValueError: The description does not name a numeric type.
     """
     with undisturbed():
         tensor = torch.from_numpy(array.copy(order="C"))
@@ -394,19 +394,19 @@ def from_array(array: np.ndarray[Any, Any], description: dict[str, Any]) -> torc
 
 
 def gaps() -> list[str]:
-    """Nothing is missing: graphs that were compiled draw from the default generators."""
+    """Return no gaps: compiled graphs, too, draw from the default generators."""
     return []
 
 
 _ACCELERATORS = ("cuda", "xpu")
 _STATE_WORDS = 624
-"""Of the Mersenne Twister that draws on the CPU."""
+"""State words of the Mersenne Twister that draws on the CPU."""
 _STATE_BEGIN = 24
-"""Byte of its state where the words begin, each in eight bytes."""
+"""Byte offset of the words in its state; each takes eight bytes."""
 
 
 def seed(streams: Streams) -> None:
-    """Seed the default generators; a device that is not in use yet is seeded when it comes into use."""
+    """Seed the default generators; a device not in use yet is seeded when it is initialized."""
     fill(torch.default_generator, streams, "default")
     for name in _ACCELERATORS:
         module = getattr(torch, name, None)
@@ -414,7 +414,7 @@ def seed(streams: Streams) -> None:
             continue
         for index in range(module.device_count()):
             value = streams.integer("torch", name, index, bits=64)
-            # Runs now if the device is in use, else when it comes into use: after whatever was asked for before.
+            # Runs now if the device is initialized, else upon initialization, after any calls queued before.
             module._lazy_call(lambda module=module, index=index, value=value: _seed_device(module, index, value))
     if torch.backends.mps.is_available():
         torch.mps.manual_seed(streams.integer("torch", "mps", bits=63))
@@ -425,12 +425,12 @@ def _seed_device(module: Any, index: int, value: int) -> None:
 
 
 def generator(streams: Streams, name: str, device: str = "cpu") -> torch.Generator:
-    """A generator with a stream of its own.
+    """Make a generator with its own stream.
 
     Args:
-        streams: The place that it draws for.
-        name: Tells it from others.
-        device: Where it draws.
+        streams: The streams of its place in the program.
+        name: Distinguishes it from others.
+        device: The device that it draws on.
     """
     made = torch.Generator(device)
     fill(made, streams, name)
@@ -440,13 +440,13 @@ def generator(streams: Streams, name: str, device: str = "cpu") -> torch.Generat
 def fill(generator: torch.Generator, streams: Streams, name: str) -> None:
     """Seed one generator.
 
-    `manual_seed` of a CPU generator keeps 32 of its 64 bits (ATen/core/MT19937RNGEngine.h), so two of 65,000 streams would be
-    the same with a probability of 0.4. Therefore the words of its state are written as well; the seed that it names stays.
+    `manual_seed` of a CPU generator uses only 32 of its 64 bits (ATen/core/MT19937RNGEngine.h), so two of 65,000 streams
+    would be the same with a probability of 0.4. Therefore its state words are written as well; `initial_seed` stays.
 
     Args:
         generator: The generator.
-        streams: The place that it draws for.
-        name: Tells it from others.
+        streams: The streams of its place in the program.
+        name: Distinguishes it from others.
     """
     device = generator.device
     names = ("torch", device.type, device.index or 0, name)
@@ -461,37 +461,37 @@ def _fill_state(generator: torch.Generator, seed: int, words: list[int]) -> None
     state = generator.get_state()
     present = state[_STATE_BEGIN : _STATE_BEGIN + 8 * _STATE_WORDS].clone()
     if present.numel() != 8 * _STATE_WORDS or not _holds_expansion(present.view(torch.int64), seed):
-        # A version that keeps its state otherwise; its seed is all there is to set.
+        # A version with another state format: only the seed can be set.
         return
     filled = torch.tensor(words, dtype=torch.int64)
-    # The twister gives nothing but zeros from a state of zeros; its first word counts with its highest bit only.
+    # An all-zero state yields only zeros; of the first word, only the highest bit is used.
     filled[0] |= 0x80000000
     state[_STATE_BEGIN : _STATE_BEGIN + 8 * _STATE_WORDS] = filled.view(torch.uint8)
     generator.set_state(state)
 
 
 def _holds_expansion(words: torch.Tensor, seed: int) -> bool:
-    """Whether the words are what a Mersenne Twister makes of a seed of 32 bits."""
+    """Whether the words are a Mersenne Twister's expansion of a 32-bit seed."""
     first, second = words[:2].tolist()
     return first == seed and second == (1812433253 * (seed ^ (seed >> 30)) + 1) & 0xFFFFFFFF
 
 
 def capture() -> Callable[[], None]:
-    """Note the states of the default generators.
+    """Capture the states of the default generators.
 
     Returns:
-        What puts them back.
+        A function that restores them.
     """
     states = capture_generators()
     return lambda: restore_generators(states)
 
 
 def reseeder(thing: Any, name: str) -> Callable[[Streams], None] | None:
-    """What seeds a generator of PyTorch's; None if the thing is none.
+    """Return a function that seeds a PyTorch generator; None if the thing is not one.
 
     Args:
-        thing: What was registered.
-        name: Under which name.
+        thing: The registered object.
+        name: The name under which it was registered.
     """
     if not isinstance(thing, torch.Generator):
         return None
@@ -504,11 +504,11 @@ def reseeder(thing: Any, name: str) -> Callable[[Streams], None] | None:
 def seed_worker(streams: Streams, worker: int) -> Streams:
     """Seed the generators of a worker process; called in it.
 
-    What the loader drew for this epoch goes into the streams. So two epochs differ even where nobody says that a new one began,
-    and they repeat if the loader's generator does.
+    The loader's seed for this epoch goes into the streams. So two epochs differ even if the program does not declare a
+    new one, and they repeat if the loader's generator does.
 
     Args:
-        streams: The place at which the loader was begun.
+        streams: The streams of the place where the iteration of the loader began.
         worker: Number of the worker.
 
     Returns:
@@ -516,7 +516,7 @@ def seed_worker(streams: Streams, worker: int) -> Streams:
     """
     information = get_worker_info()
     drawn = information.seed - worker if information is not None else 0
-    # Not among them is how many processes were begun before, which is another number in a resumed run.
+    # How many processes were started before does not go into them, as that number differs in a resumed run.
     own = streams.moved(worker=worker, process=f"loader {drawn}")
     seed_python(own)
     seed_numpy(own)
@@ -525,10 +525,10 @@ def seed_worker(streams: Streams, worker: int) -> Streams:
 
 
 class EpochSampler(Sampler[int]):
-    """Orders a data set anew in each epoch, by the master seed and the number of the epoch alone.
+    """Shuffles a data set in each epoch, depending only on the master seed and the number of the epoch.
 
-    Which epochs went before does not matter, so a resumed run has the order of the full one. With more than one rank each
-    takes its part of the common order; the last ones repeat samples from its beginning so that all have the same number.
+    Earlier epochs do not matter, so a resumed run has the same order as the full one. With several ranks, each takes
+    its part of the common order; the last ranks repeat samples from its beginning so that all have the same number.
     """
 
     def __init__(self, data: Sized, place: Any, *, rank: int = 0, ranks: int = 1, name: str = "sampler") -> None:
@@ -536,10 +536,10 @@ class EpochSampler(Sampler[int]):
 
         Args:
             data: The data set, for its length.
-            place: Has the `streams` of the place that the program is at.
-            rank: Which part is taken.
-            ranks: Into how many parts it is cut.
-            name: Tells it from others.
+            place: Has the `streams` of the program's current place.
+            rank: Which part to take.
+            ranks: The number of parts.
+            name: Distinguishes it from others.
         """
         self._data = data
         self._place = place
@@ -558,9 +558,9 @@ class EpochSampler(Sampler[int]):
         yield from padded[self._rank :: self._ranks][skipped:]
 
     def skip(self, samples: int) -> None:
-        """Leave out the first samples of the next epoch that is begun: those that a run had consumed before it was saved.
+        """Skip the first samples of the next epoch, which the run had consumed before it was saved.
 
         Args:
-            samples: How many.
+            samples: How many to skip.
         """
         self._skipped = samples

@@ -1,4 +1,4 @@
-"""Looks closely at one record in a further run: its inputs, whether the op repeats, its values."""
+"""Examines one record in a further run: its inputs, whether the op's result is repeatable, its values."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from determinism.trace.files import StoredTensor, write_json, write_tensors
 from determinism.trace.schema import CAPTURE_FILE, CAPTURED_INPUTS_FILE, CAPTURED_OUTPUTS_FILE
 from determinism.trace.spool import settled
 
-# Copies of tensors that lie in memory as the originals do: with their strides, and at an address like theirs.
+# Copies of tensors with the memory layout of the originals: the same strides, and an equally aligned address.
 
 ALIGNMENT = 64
-"""Bytes. Vector instructions and cache lines see no more of an address than what is left when it is divided by this."""
+"""Bytes. Vector instructions and cache lines depend only on an address modulo this."""
 
 
 def alignment_of(tensor: torch.Tensor) -> int:
-    """How far beyond a multiple of `ALIGNMENT` a tensor's first element lies."""
+    """Return the address of a tensor's first element modulo `ALIGNMENT`."""
     return int(tensor.data_ptr() % ALIGNMENT)
 
 
 def copied(value: Any, *, shift: int = 0) -> Any:
-    """The same arguments with memory of their own; a tensor that is there twice stays one.
+    """Copy arguments into new memory; a tensor that occurs twice is copied once.
 
     Args:
         value: Tensors and other values, in nested lists, tuples and dictionaries.
-        shift: Elements by which each tensor is moved from where it would lie like the original.
+        shift: Elements by which each tensor is moved away from the original's alignment.
     """
     return _copied(value, shift, {})
 
@@ -70,23 +70,23 @@ def _copy(tensor: torch.Tensor, shift: int) -> torch.Tensor:
     wanted = alignment_of(tensor) + shift * item if tensor.numel() else 0
     start = (wanted - memory.data_ptr()) % ALIGNMENT // item * item
     flat = memory[start : start + span * item].view(tensor.dtype)
-    # Of a dimension that repeats the same elements (of an expanded tensor) there is one copy, too.
+    # A dimension that repeats the same elements (in an expanded tensor) is stored once in the copy, too.
     once = [1 if size and not stride else size for size, stride in pairs]
     first = tensor.as_strided(once, tensor.stride(), tensor.storage_offset())
     flat.as_strided(once, tensor.stride()).copy_(first)
     return flat.as_strided(tensor.shape, tensor.stride())
 
 
-# A call of an op as data: its arguments as JSON, and the tensors among them with their places in memory.
+# A call of an op as data: its arguments as JSON, and the tensors among them with their memory layouts.
 
 _BUILT_IN = frozenset({"aten", "prims", "mkldnn", "mkldnn_prepacked", "onednn", "quantized", "sparse"})
-"""Namespaces of ops that PyTorch brings; others need a package that registers them."""
+"""Namespaces of PyTorch's own ops; others need the package that registers them."""
 _STORED = {
     torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16", torch.int32: "I32", torch.int64: "I64",
     torch.float16: "F16", torch.bfloat16: "BF16", torch.float32: "F32", torch.float64: "F64",
     torch.complex64: "F32", torch.complex128: "F64",
 }  # fmt: skip
-"""Names of the format safetensors. Complex numbers are stored as two; other types as their bytes."""
+"""Type names in the safetensors format. Complex numbers are stored as two numbers; other types as their bytes."""
 _NAMED = {torch.dtype: "dtype", torch.layout: "layout", torch.memory_format: "memory_format"}
 
 
@@ -94,19 +94,19 @@ class CapturedCall:
     """The arguments of one call."""
 
     def __init__(self, traits: OpTraits, args: Any, kwargs: Any) -> None:
-        """Write down arguments.
+        """Capture arguments.
 
         Args:
-            traits: Of the op.
+            traits: The traits of the op.
             args: The positional arguments.
-            kwargs: The others.
+            kwargs: The keyword arguments.
         """
         self.problem: str | None = None
-        """Why the call could not be made again from this; goes on from "because"."""
+        """Why the call could not be repeated from this; continues a sentence after "because"."""
         self.tensors: dict[str, torch.Tensor] = {}
-        """By names made from those of the parameters."""
+        """The tensors, by names derived from the parameters' names."""
         self.paths: dict[str, str] = {}
-        """Where each of them is among the arguments, in their order."""
+        """The path of each tensor within the arguments, in order."""
         op, names = traits.name, traits.argument_names
         if op.startswith("inductor::"):
             self.problem = f"{op} is a kernel that Inductor compiled for this program"
@@ -132,7 +132,7 @@ class CapturedCall:
         self._generator = None if generator is None else self._argument(generator, "default_generator")
 
     def document(self) -> dict[str, Any]:
-        """The call as JSON."""
+        """Return the call as JSON."""
         return {
             "op": self._op,
             "args": self._args,
@@ -144,14 +144,14 @@ class CapturedCall:
         }
 
     def name_of(self, tensor: torch.Tensor) -> str | None:
-        """The name of a tensor among the arguments."""
+        """Return the name of a tensor among the arguments."""
         return next((name for name, known in self.tensors.items() if known is tensor), None)
 
     def _argument(self, value: Any, name: str) -> Any:
         return self._node(value, name, name)
 
     def _node(self, value: Any, name: str, path: str) -> Any:
-        """A value as JSON: what JSON does not have is a dictionary with one key, which tells what it is."""
+        """Convert a value to JSON; a type that JSON lacks becomes a dictionary with one key, which names it."""
         if value is None or type(value) in (bool, int, str):
             return value
         if type(value) is float:
@@ -186,21 +186,21 @@ class CapturedCall:
 
 
 def is_saveable(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has elements that can be written one after the other."""
+    """Whether a tensor's elements can be written one after the other."""
     return is_plain(tensor) and not tensor.is_quantized
 
 
 def save(path: Path, tensors: Mapping[str, torch.Tensor], *, about: str) -> None:
-    """Write tensors to a file of safetensors.
+    """Write tensors to a safetensors file.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     write_tensors(path, {name: stored(tensor) for name, tensor in tensors.items()}, about={"about": about})
 
 
 def stored(tensor: torch.Tensor) -> StoredTensor:
-    """The elements of a tensor in the order of its indices; of a dimension that repeats them, they are there once."""
+    """Return a tensor's elements in index order; a dimension that repeats them (stride 0) is stored once."""
     tensor = tensor.detach().resolve_conj().resolve_neg()
     shape = tuple(1 if size and not stride else size for size, stride in zip(*_sizes(tensor), strict=True))
     tensor = tensor.as_strided(shape, tensor.stride(), tensor.storage_offset()).cpu().contiguous()
@@ -220,7 +220,7 @@ def _memory(tensor: torch.Tensor) -> memoryview:
     if not tensor.nbytes:
         return memoryview(b"")
     block: Any = (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
-    # What the view lies over must live as long as the view.
+    # The memory must live as long as the view of it.
     block.tensor = tensor
     return memoryview(block).cast("B")
 
@@ -235,7 +235,7 @@ def _layout(tensor: torch.Tensor) -> dict[str, Any]:
     }
 
 
-# How far two tensors of equal shape and dtype are apart.
+# How far apart two tensors of equal shape and dtype are.
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -247,10 +247,11 @@ def difference(first: torch.Tensor, second: torch.Tensor) -> dict[str, Any]:
     """Compare two tensors bit by bit.
 
     Returns:
-        `elements_different`; for real floats `max_ulp` (how many representable numbers lie between the two, counted
-        through zero; None where an element is not a number), `max_abs` (None where it is not finite) and `max_relative` (the
-        same as a part of the largest element; None where one that differs is not a number); `examples`, the first elements that differ, each with `index`, `first` and `second` (texts that tell all values apart); and `extent`, per
-        dimension the lowest and the highest index at which there are differences.
+        `elements_different`; for real floats `max_ulp` (how many representable numbers apart, counted through zero; None
+        if a differing element is not finite), `max_abs` (None if not finite) and `max_relative` (`max_abs` divided by the
+        largest finite element; None if one of the others is); `examples`, the first elements that differ, each with
+        `index`, `first` and `second` (as texts that differ for different values); and `extent`, per dimension the lowest
+        and the highest index at which there are differences.
     """
     found: dict[str, Any] = dict.fromkeys(
         ("elements_different", "max_ulp", "max_abs", "max_relative", "examples", "extent")
@@ -286,7 +287,7 @@ def difference(first: torch.Tensor, second: torch.Tensor) -> dict[str, Any]:
 
 
 def value_text(element: torch.Tensor) -> str:
-    """One element as a text that differs for values that differ."""
+    """Format one element as a text that differs for different values."""
     value = element.item()
     digits = {8: ".17g", 4: ".9g"}.get(element.element_size(), ".5g")
     return format(value, digits) if isinstance(value, float) else str(value)
@@ -301,37 +302,37 @@ def _distance(first: torch.Tensor, second: torch.Tensor) -> tuple[int | None, fl
 
 
 def _ordered(bits: torch.Tensor) -> torch.Tensor:
-    """Map the bits of floats to integers that lie in the order of the floats."""
+    """Map the bits of floats to integers in the same order as the floats."""
     lowest = torch.iinfo(bits.dtype).min
     return torch.where(bits < 0, lowest - bits.to(torch.int64), bits.to(torch.int64))
 
 
-# Repeats one op on copies of its inputs, and counts the different results that each of its outputs gets.
+# Repeats one op on copies of its inputs, and counts the different results of each output.
 
 _SHIFTS = (0, 1, 2, 3, 5, 8, 12)
-"""Elements by which buffers are moved to lie at other alignments."""
+"""Elements by which buffers are moved to other alignments."""
 _M_PERTURB = -6
-"""Of `mallopt` in glibc: memory is handed out filled with a byte."""
+"""The option of glibc's `mallopt` that fills allocated memory with a byte."""
 
 
 @dataclass
 class Output:
-    """What one output of the op was, over a series of repeats."""
+    """The results of one output of the op, over a series of repeats."""
 
     first: torch.Tensor
     other: torch.Tensor | None = None
-    """Of the results that differ from the first, the one in which the most elements do."""
+    """The result that differs from the first in the most elements."""
     worst: dict[str, Any] = field(default_factory=dict)
-    """The largest differences from the first; where they lie is told of `other`."""
+    """The largest differences from the first; `examples` and `extent` describe `other`."""
     digests: set[bytes] = field(default_factory=set)
 
     @property
     def distinct(self) -> int:
-        """How many different results there were."""
+        """The number of different results."""
         return len(self.digests)
 
     def add(self, result: torch.Tensor) -> None:
-        """One more result."""
+        """Add one more result."""
         digest = digest_tensor(result)
         if digest in self.digests:
             return
@@ -348,11 +349,11 @@ class Output:
 
 
 def private_copies(args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """The arguments of a call as nobody else can change them: tensors with memory of their own, and generators of their own.
+    """Copy a call's tensors and generators, so that no other code can change its arguments.
 
     Args:
         args: The positional arguments.
-        kwargs: The others.
+        kwargs: The keyword arguments.
     """
     own_args, own_kwargs = copied([args, kwargs])
     return [_own_generator(value) for value in own_args], {name: _own_generator(v) for name, v in own_kwargs.items()}
@@ -367,16 +368,16 @@ def _own_generator(value: Any) -> Any:
 
 
 class OpRepeats:
-    """One op with its inputs, to be run again and again."""
+    """One op with its inputs, to be run repeatedly."""
 
     def __init__(self, traits: OpTraits, func: Any, args: Any, kwargs: Any) -> None:
-        """Take a call; it is not made yet.
+        """Take a call, without making it yet.
 
         Args:
-            traits: Of the op.
+            traits: The traits of the op.
             func: The op.
-            args: Its arguments, which nothing else may change meanwhile: see `private_copies`.
-            kwargs: Likewise.
+            args: Its positional arguments, which no other code may change meanwhile: see `private_copies`.
+            kwargs: Its keyword arguments, likewise.
         """
         self._traits = traits
         self._func = func
@@ -386,7 +387,7 @@ class OpRepeats:
         self._state = self._generator.get_state() if self._generator is not None else None
 
     def outputs(self, *, shift: int = 0) -> list[torch.Tensor]:
-        """Run it once on copies; gives what it wrote and made, and leaves the program's tensors as they are."""
+        """Run the op once on copies, leaving the program's tensors as they are; returns what it wrote and made."""
         if self._generator is not None and self._state is not None:
             self._generator.set_state(self._state)
         args, kwargs = copied([self._args, self._kwargs], shift=shift)
@@ -394,24 +395,24 @@ class OpRepeats:
         return written_tensors(self._traits, args, kwargs, result)
 
     def put_back(self) -> None:
-        """Let the generator be where it was."""
+        """Restore the generator's state."""
         if self._generator is not None and self._state is not None:
             self._generator.set_state(self._state)
 
     def series(
         self, *, repeats: int, seconds: float, insists: bool = False, moves: bool = False
     ) -> tuple[int, dict[int, Output]]:
-        """Run it at least twice.
+        """Run the op at least twice.
 
         Args:
-            repeats: How often.
-            seconds: After this time it is left.
-            insists: Whether to use all of this time, as long as no output has varied. On a busy machine threads run one
+            repeats: How often to run it.
+            seconds: The time limit.
+            insists: Whether to use the whole time as long as no output has varied. On a busy machine threads run one
                 after the other, and a race shows only after many repeats.
-            moves: Whether to let the buffers lie at other alignments in each repeat.
+            moves: Whether to give the buffers another alignment in each repeat.
 
         Returns:
-            How often it was run, and each of its outputs by position, without those that are only scratch memory.
+            How often it was run, and its outputs by position, without those that are only scratch memory.
         """
         found: dict[int, Output] = {}
         done, until = 0, time.monotonic() + seconds
@@ -430,7 +431,7 @@ def _are_constant(outputs: dict[int, Output]) -> bool:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let ops run in one thread."""
+    """Make ops run in one thread."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -441,7 +442,7 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def filled_memory(value: int = 0x55) -> Iterator[bool]:
-    """Let memory that the process gets be filled with a byte; gives False where the C library cannot do so."""
+    """Have allocated memory filled with a byte; yields False where the C library cannot do so."""
     try:
         set_option = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
@@ -455,21 +456,21 @@ def filled_memory(value: int = 0x55) -> Iterator[bool]:
 
 
 _MAX_BYTES = 4 << 30
-"""Of an op with larger inputs no copies are made."""
+"""The inputs of an op are not copied if they are larger."""
 
 
 class Capture:
-    """Waits for one record, examines it, and mostly ends the program then."""
+    """Waits for one record, examines it, and then usually ends the program."""
 
     def __init__(self, request: dict[str, Any], folder: Path, finish: Callable[[str], None]) -> None:
         """Take what to look for.
 
         Args:
-            request: `step`, `phase`, `op`, `module` (or None), `occurrence`; `most_bytes` that may be kept; `repeats` and
-                `seconds`, of which the first may be 0 if only values are wanted.
-            folder: Of the stream that holds the record, since records of other threads may look the same; the result is
-                written there.
-            finish: Ends the program, or lets it go on.
+            request: `step`, `phase`, `op`, `module` (or None) and `occurrence`; `most_bytes` that may be kept; `repeats`
+                (0 if only values are wanted) and `seconds`.
+            folder: The folder of the stream that holds the record, as records of other threads may look the same; the
+                result is written there.
+            finish: Ends the program, or lets it continue.
         """
         self._request = request
         self._folder = folder
@@ -478,7 +479,7 @@ class Capture:
         self._left = int(request["most_bytes"])
 
     def __call__(self, recorder: RecordMaker, traits: OpTraits, func: Any, args: Any, kwargs: Any) -> None:
-        """An op is about to run."""
+        """Examine an op that is about to run, if it is the wanted one."""
         if not self._is_wanted(recorder, traits.name, (args, tuple(kwargs.values()))):
             return
         recorder.capture = None
@@ -486,15 +487,15 @@ class Capture:
         try:
             result |= self._examine(recorder, traits, func, args, kwargs, has_changed=bool(result["changed_inputs"]))
         except Exception as error:
-            # The op may fail on copies, or there may be no memory for them; what is known of the inputs stands.
+            # The op may fail on copies, or memory may not suffice; what is known about the inputs is still reported.
             result["saved"] = _saved(f"running it failed ({type(error).__name__}: {error})")
         self._end(result)
 
     def after(self, recorder: RecordMaker, traits: OpTraits, record: int, written: list[torch.Tensor]) -> None:
-        """It has run; the one that was waited for ended the program."""
+        """Do nothing: the wanted op was examined before it ran."""
 
     def event(self, recorder: RecordMaker, name: str, tensors: Sequence[torch.Tensor]) -> None:
-        """Something that is no op is about to be recorded."""
+        """Keep the tensors of an event that is about to be recorded, if it is the wanted one."""
         if self._is_wanted(recorder, name, tensors):
             recorder.capture = None
             named = {f"output_{position}": tensor.detach() for position, tensor in enumerate(tensors)}
@@ -526,7 +527,7 @@ class Capture:
         if has_changed and self._request["repeats"]:
             return {}
         if traits.is_uninitialized or traits.is_asynchronous:
-            what = "leaves memory as it was" if traits.is_uninitialized else "returns before its outputs are there"
+            what = "leaves memory as it was" if traits.is_uninitialized else "returns before its outputs are ready"
             return {"saved": _saved(f"the op {what}")}
         if not self._request["repeats"]:
             call = CapturedCall(traits, args, kwargs)
@@ -534,19 +535,15 @@ class Capture:
         if _size(tensors_in((args, kwargs))) > _MAX_BYTES:
             return {"saved": _saved(f"its inputs take more than {_MAX_BYTES >> 30} GiB")}
         if traits.draws and not _has_own_generator(args, kwargs) and threading.active_count() > 1:
-            return {
-                "saved": _saved(
-                    "it draws from a generator from which other threads of the program may draw in the meantime"
-                )
-            }
-        # Another thread may write the program's tensors while the op is repeated: a result that varies with that says nothing of the op.
+            return {"saved": _saved("other threads of the program may draw from its random generator in the meantime")}
+        # Another thread may write the program's tensors meanwhile; results that vary due to that do not count.
         args, kwargs = private_copies(args, kwargs)
         return self._repeat(traits, func, args, kwargs, CapturedCall(traits, args, kwargs))
 
     def _values(
         self, recorder: RecordMaker, traits: OpTraits, func: Any, args: Any, kwargs: Any, call: CapturedCall
     ) -> dict[str, Any]:
-        """Keep what the op reads, let it run as it would have, and keep what it made."""
+        """Keep what the op reads, run it as the program would have, and keep what it made."""
         left_out = self._keep(CAPTURED_INPUTS_FILE, "inputs", call.tensors)
         if traits.needs_settings:
             result = run_with_settings(recorder.writer, func, args, kwargs)
@@ -557,7 +554,7 @@ class Capture:
         return _saved(left_out, self._keep(CAPTURED_OUTPUTS_FILE, "results", named))
 
     def _repeat(self, traits: OpTraits, func: Any, args: Any, kwargs: Any, call: CapturedCall) -> dict[str, Any]:
-        """Run the op again and again on copies, and keep its inputs with up to two results of each output."""
+        """Run the op repeatedly on copies, and keep its inputs and up to two results of each output."""
         repeats = OpRepeats(traits, func, args, kwargs)
         limits = {"repeats": self._request["repeats"], "seconds": self._request["seconds"]}
         done, outputs = repeats.series(**limits, insists=True)
@@ -576,7 +573,7 @@ class Capture:
         return {"repeats": done, "outputs": facts, "saved": saved, **_within_kernel(func, outputs)}
 
     def _keep(self, file: str, what: str, tensors: dict[str, torch.Tensor]) -> str | None:
-        """Keep tensors as a file, without those that cannot be; says why if they are too large for what is left."""
+        """Save tensors to a file, except unsavable ones; returns the reason if they exceed the remaining space."""
         kept = {name: tensor for name, tensor in tensors.items() if is_saveable(tensor)}
         needed = _size(kept.values())
         if needed > self._left:
@@ -584,7 +581,7 @@ class Capture:
             return f"its {what} take {mebibytes[0]:,.1f} MiB, and {mebibytes[1]:,.1f} MiB may be kept"
         self._left -= needed
         if file == CAPTURED_OUTPUTS_FILE:
-            # Each element stands there by itself, so that files of two runs can be compared.
+            # The files store every element, even repeated ones, so that files of two runs can be compared.
             kept = {name: tensor.detach().contiguous() for name, tensor in kept.items()}
         save(self._folder / file, kept, about=f"{what} of {self._request['op']}")
         return None
@@ -595,17 +592,17 @@ def _has_own_generator(args: Any, kwargs: Any) -> bool:
 
 
 def _is_alike(wanted: dict[str, Any], given: Any) -> bool:
-    """Whether the program stands at the line that is wanted, and an op gets tensors like those of the record that is."""
+    """Whether the program is at the wanted line, and an op gets tensors like those of the wanted record."""
     got = {(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for tensor in tensors_in(given)}
     if not {(dtype, tuple(shape)) for dtype, shape in wanted["inputs"]} <= got:
         return False
-    # Where no code of the program runs, the line is that which made the thread.
+    # In a thread that runs no code of the program, the wanted line is the one that made the thread.
     frame = frame_text(innermost_user_frame())
     return not frame or wanted["site"] is None or json.loads(frame)[:2] == wanted["site"]
 
 
 def _saved(*left_out: str | None) -> dict[str, Any]:
-    """What is said of what was kept: the call, why there is none, and why tensors are missing."""
+    """Describe what was kept: no call yet, why there is none, and why tensors are missing."""
     reason = next((text for text in left_out if text is not None), None)
     return {"call": None, "reason": reason, "left_out": reason}
 
@@ -613,7 +610,7 @@ def _saved(*left_out: str | None) -> dict[str, Any]:
 def _further_series(
     repeats: OpRepeats, outputs: dict[int, Output], limits: dict[str, Any]
 ) -> Iterator[tuple[str, dict[int, Output]]]:
-    """Series that hold another factor each, as long as there is something left to be told apart."""
+    """Yield further series, each with one more factor held fixed, as long as a cause remains to be ruled out."""
     if not any(output.first.is_cpu for output in outputs.values()):
         return
     with one_thread():
@@ -633,14 +630,14 @@ def _further_series(
 
 
 def _within_kernel(func: Any, outputs: dict[int, Output]) -> dict[str, Any]:
-    """What a kernel that varies was made of."""
+    """Return the ops fused into a kernel that varies."""
     if not isinstance(func, CompiledKernel) or not _varies(outputs):
         return {}
     return {"fused": [vars(one) for one in func.fused], "inside": func.varying_place()}
 
 
 def _size(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of tensors, without the sparse ones, which are small."""
+    """Sum up the bytes of tensors, without sparse ones, which are small."""
     return sum(tensor.nbytes for tensor in tensors if is_plain(tensor))
 
 
@@ -649,7 +646,7 @@ def _varies(outputs: dict[int, Output]) -> bool:
 
 
 def changed_inputs(recorder: RecordMaker, args: Any, kwargs: Any) -> list[int]:
-    """Positions of the inputs whose memory no longer holds what the last recorded write left there."""
+    """Return the positions of inputs whose memory no longer holds what the last recorded write left there."""
     changed = []
     for position, tensor in enumerate(tensors_in((args, tuple(kwargs.values())))):
         state = recorder.edges.storages.known(tensor) if tensor.layout is torch.strided else None
@@ -663,7 +660,7 @@ def changed_inputs(recorder: RecordMaker, args: Any, kwargs: Any) -> list[int]:
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
-    """The tensors in nested lists, tuples and dictionaries, in order."""
+    """Return the tensors in nested lists, tuples and dictionaries, in order."""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, dict):

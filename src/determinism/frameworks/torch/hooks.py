@@ -1,6 +1,6 @@
-"""Hooks outside of ops: data loading, optimizers, modules, children, values that leave PyTorch.
+"""Hooks outside of ops: data loading, optimizers, modules, child processes, values that leave PyTorch.
 
-The methods of `torch.Tensor` are wrapped; the wrappers record and then do what the method does.
+Methods of `torch.Tensor` are wrapped; each wrapper records, then calls the original method.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from determinism.frameworks.wrapping import Undo, replace, wrap
 from determinism.trace.schema import LOAD_OP, STEP_OP, Meaning
 from determinism.types import Phase, Role
 
-# What a child process is to the program: a worker of a data loader, a member of a pool, or a process of its own.
+# The role of a child process in the program: a data loader's worker, a member of a pool, or an independent process.
 
 _POOLS = ("multiprocessing.pool", "concurrent.futures.process")
 
@@ -43,19 +43,19 @@ class Part(NamedTuple):
     """How the records of a process belong to the program."""
 
     stream: str
-    """`process`; or, where which process does which work may vary, `worker` or `pool`."""
+    """`process`; or `worker` or `pool`, where the assignment of work to processes may vary."""
     name: str | None
-    """What the process is called among its siblings; None if the framework knows no name."""
+    """The name of the process among its siblings; None if the framework has none."""
 
 
 def is_being_made() -> bool:
-    """Whether `multiprocessing` still unpickles this process, so that what it is for is not known yet."""
+    """Whether `multiprocessing` is still unpickling this process, so that its purpose is not known yet."""
     module = sys.modules.get("multiprocessing.process")
     return module is not None and bool(getattr(module.current_process(), "_inheriting", False))
 
 
 def part_of_program() -> Part:
-    """What this process is for."""
+    """Find this process's role in the program."""
     worker = get_worker_info()
     if worker is not None:
         return Part("worker", f"worker-{worker.id}")
@@ -64,11 +64,11 @@ def part_of_program() -> Part:
     return Part("pool" if getattr(target, "__module__", None) in _POOLS else "process", None)
 
 
-# Every batch that a `DataLoader` yields, recorded at the yield.
+# Records every batch when a `DataLoader` yields it.
 
 
 def watch_data_loading(threads: Threads, batch_yielded: Callable[[Any], None]) -> list[Undo]:
-    """Wrap the iterators of data loaders; returns what takes each wrapper off."""
+    """Wrap the iterators of data loaders; returns functions that remove the wrappers."""
 
     def around(original: Callable[[Any], Any], iterator: Any) -> Any:
         if (recorder := threads.recorder()) is None:
@@ -81,7 +81,7 @@ def watch_data_loading(threads: Threads, batch_yielded: Callable[[Any], None]) -
         return batch
 
     def receiving(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        # What the workers send arrives in an order that varies; it is recorded when it is yielded.
+        # Workers' data arrives in an order that varies; it is recorded when it is yielded.
         if (recorder := threads.recorder()) is None:
             return original(*args, **kwargs)
         with recorder.suspended():
@@ -94,12 +94,12 @@ def watch_data_loading(threads: Threads, batch_yielded: Callable[[Any], None]) -
 
 
 def record_contents(recorder: Recorder, name: str, value: Any) -> None:
-    """Record that nested values arrived from outside: the digests of all tensors and other values in them.
+    """Record nested values that arrived from outside: the digests of all tensors and other values in them.
 
     Args:
-        recorder: That of the thread that got them.
-        name: How they came.
-        value: The values; their tensors are from now on known as outputs of this record.
+        recorder: The recorder of the thread that received them.
+        name: The record's name, which says how they arrived.
+        value: The values; from now on, their tensors count as outputs of this record.
     """
     found = list(leaves(value))
     tensors = [leaf for leaf in found if isinstance(leaf, torch.Tensor) and is_plain(leaf)]
@@ -121,7 +121,7 @@ def record_contents(recorder: Recorder, name: str, value: Any) -> None:
 
 
 def _plain_digest(value: Any) -> bytes:
-    """Digest of a value of a batch that is no tensor; objects without a value of their own count by their type."""
+    """Digest a non-tensor value of a batch; objects without a plain value count by their type."""
     if isinstance(value, (str, bytes, int, float, complex, bool, type(None))):
         return digest_text(repr(value))
     interface = getattr(value, "tobytes", None)
@@ -130,11 +130,11 @@ def _plain_digest(value: Any) -> bytes:
     return digest_text(type(value).__qualname__)
 
 
-# Keeps away from a device while a CUDA graph is captured: any question to it would end the capture with an error.
+# Leaves a device alone while a CUDA graph is captured: any query to it would end the capture with an error.
 
 
 def watch_captures(threads: Threads, devices: Callable[[], DeviceDigests]) -> list[Undo]:
-    """Wait for all digests before a capture begins, and ask for none until it has ended; returns what ends that."""
+    """Wait for all digests before a capture begins, and request none until it ends; returns undo functions."""
 
     def beginning(original: Callable[..., Any], graph: Any, *args: Any, **kwargs: Any) -> Any:
         if (recorder := threads.recorder()) is not None:
@@ -156,21 +156,21 @@ def watch_captures(threads: Threads, devices: Callable[[], DeviceDigests]) -> li
 
 
 _BY_VALUE = ("tolist",)
-"""The value itself is handed over."""
+"""Methods that hand over the value itself."""
 
 _BY_MEMORY = ("numpy", "__array__", "__dlpack__", "data_ptr")
-"""The memory is handed over: others may read it, and write it, from now on."""
+"""Methods that hand over the memory: from then on, other code may read and write it."""
 
 
 def watch_escapes(threads: Threads, note_racy: Callable[[str], None]) -> list[Undo]:
-    """Wrap the ways out of the framework.
+    """Wrap the methods by which values leave the framework.
 
     Args:
-        threads: Whose recorders are told.
-        note_racy: Told what may go otherwise in the next run.
+        threads: The threads whose recorders record it.
+        note_racy: Called with what may differ in the next run because of a race.
 
     Returns:
-        What takes each wrapper off.
+        Functions that remove the wrappers.
     """
     return [
         *(wrap(torch.Tensor, name, _recording(threads, _value_escapes, name)) for name in _BY_VALUE),
@@ -196,7 +196,7 @@ def _value_escapes(recorder: Recorder, name: str, tensor: Any) -> None:
 
 
 def _memory_escapes(recorder: Recorder, name: str, tensor: Any) -> None:
-    # The kernels of a compiled graph get addresses; what they read and write is in the record of the graph.
+    # Kernels of a compiled graph are called with addresses; what they read and write is in the graph's record.
     if isinstance(tensor, torch.Tensor) and is_plain(tensor) and not recorder.graph_depth:
         recorder.event(Role.ESCAPE, name, [tensor])
         recorder.edges.storages.state(tensor).externally_writable = True
@@ -232,9 +232,9 @@ def _handing_over(threads: Threads, name: str) -> Callable[..., Any]:
 
 
 def _saving(threads: Threads) -> Callable[..., Any]:
-    """Record what is saved as the call begins; in a thread beside the main one as it ends too.
+    """Record what is saved when the call begins; in threads other than the main one, also when it ends.
 
-    There the program trains on meanwhile, and may change what is being written: what is on disk is then of no one moment.
+    The program may keep training meanwhile and change what is being written: the file then mixes several moments.
     """
 
     def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -255,7 +255,7 @@ def _saving(threads: Threads) -> Callable[..., Any]:
 
 
 def _announce(file: Any) -> None:
-    """Say by an audit event that a file is about to be written: PyTorch opens it in C++, where Python does not see it."""
+    """Raise an audit event before a file is written: PyTorch opens it in C++, unseen by Python."""
     if isinstance(file, (str, os.PathLike)):
         sys.audit("determinism.write", file)
 
@@ -266,7 +266,7 @@ def _saved(recorder: Recorder, tensors: list[torch.Tensor]) -> None:
 
 
 def _keeping(threads: Threads) -> Callable[..., Any]:
-    """What `determinism.state` captures is saved, like what `torch.save` saves."""
+    """Record what `determinism.state` captures as saved, like what `torch.save` saves."""
 
     def around(original: Callable[[Any], Any], thing: Any) -> Any:
         if (recorder := threads.recorder()) is None:
@@ -283,10 +283,10 @@ def _kept(recorder: Recorder, tensor: torch.Tensor) -> None:
     recorder.event(Role.CHECKPOINT, "determinism::save", [tensor], values=True, phase=Phase.CHECKPOINT)
 
 
-# What processes exchange in other ways than by an op.
+# What processes exchange other than by ops.
 #
-# Objects travel as pickled bytes, which hold addresses and so differ in every run. What counts is the objects: they
-# are recorded as they are sent and as they arrive, and the tensors of bytes that carry them are not.
+# Objects are sent as pickled bytes, which contain addresses and so differ in every run. The objects matter: they are
+# recorded when they are sent and when they arrive; the byte tensors that carry them are not.
 
 _FUNCTIONS = (
     "all_gather_object", "broadcast_object_list", "gather_object", "recv_object_list", "scatter_object_list",
@@ -295,7 +295,7 @@ _FUNCTIONS = (
 
 
 def watch_exchanges(threads: Threads) -> list[Undo]:
-    """Wrap the collectives of objects, and waiting; returns what takes each wrapper off."""
+    """Wrap the object collectives and `Work.wait`; returns functions that remove the wrappers."""
     if not torch.distributed.is_available():
         return []
     modules = (torch.distributed, torch.distributed.distributed_c10d)
@@ -314,7 +314,7 @@ def _waiting(threads: Threads) -> Callable[..., Any]:
     def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if (recorder := threads.recorder()) is None:
             return original(*args, **kwargs)
-        # Gloo copies the result out of a buffer of its own when it is waited for; that belongs to the collective.
+        # On a wait, Gloo copies the result out of its own buffer; that copy belongs to the collective.
         with recorder.suspended():
             return original(*args, **kwargs)
 
@@ -327,7 +327,7 @@ def _exchanging(threads: Threads) -> Callable[..., Any]:
             return original(*args, **kwargs)
         with recorder.suspended():
             result = original(*args, **kwargs)
-        # By now the lists among the arguments hold what arrived.
+        # The lists among the arguments now hold what arrived.
         exchanged = [value for value in (*args, *kwargs.values()) if isinstance(value, (list, dict, torch.Tensor))]
         recorder.run_unrecorded(record_contents, recorder, "determinism::object", exchanged)
         return result
@@ -347,7 +347,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def generator_states(recorder: Recorder) -> list[bytes]:
-    """Digests of the states of the generators that everything in this process shares."""
+    """Return digests of the states of the generators that the whole process shares."""
     return [recorder.state_digest(torch.default_generator), *rng.state_digests().values()]
 
 
@@ -355,12 +355,12 @@ def record_held(recorder: Recorder, name: str, generators: Sequence[bytes]) -> N
     """Record everything that is held.
 
     Args:
-        recorder: That of the thread that holds it.
-        name: What the record stands for: the end of a step, or of the process.
+        recorder: The recorder of the thread that holds it.
+        name: The record's name: what ended, a step or the process.
         generators: Digests of the states of generators.
     """
     is_whole = recorder.ledger is None or name != STEP_OP or _has_state(recorder)
-    # Where there are no gradients, nothing but the state shows that a step differs.
+    # Without gradients, only the state can show that a step differs.
     kept = None if is_whole else recorder.held.gradients()
     held = _own_parts(recorder, kept or recorder.held.tensors())
     if recorder.ledger is not None and recorder.tracks_ops:
@@ -378,22 +378,22 @@ def record_held(recorder: Recorder, name: str, generators: Sequence[bytes]) -> N
 
 
 def _has_state(recorder: Recorder) -> bool:
-    """Whether the ledger has all that is held after this step: the first one, and each that completes as many as were asked for."""
+    """Whether the ledger gets everything held after this step: the first step, then every `state_every` steps."""
     progress = recorder.progress
     return progress.num_ended == 0 or (progress.step + 1) % recorder.state_every == 0
 
 
 _MOST_EACH = 8
-"""Of one kind. Where there are more, they have a record each in the first step and at the end, and one together in the steps between."""
+"""Tensors of one kind. More than that get a record each in the first step and at the end, and one joint record per step in between."""
 
 
 def _record_each(recorder: Recorder, held: HeldNow, *, may_be_grouped: bool) -> None:
-    """Make a record of each tensor that is held, all at one place.
+    """Record each held tensor, all with the same stack.
 
     Args:
-        recorder: That of the thread that holds them.
+        recorder: The recorder of the thread that holds them.
         held: The tensors.
-        may_be_grouped: Whether many tensors of one kind may have one record together.
+        may_be_grouped: Whether many tensors of one kind may share one record.
     """
     stack = recorder.sites.stack(sys._getframe(1), recorder.modules.calls)
     digests = recorder.stream.digests.of_each(held.tensors)
@@ -428,14 +428,14 @@ def _own_parts(recorder: Recorder, held: HeldNow) -> HeldNow:
 
 
 def _parts(held: Held) -> Sequence[Held]:
-    """The tensors that hold the data, without those that other processes may write at any moment.
+    """Return the tensors that hold the data, without those that other processes may write at any moment.
 
-    To look at these would be our reading, not the program's: what a process finds there when it ends may vary although nothing
-    that the program reads does.
+    Reading those would be our own access, not the program's: what they hold at the end of the process may vary although
+    nothing that the program reads does.
     """
     tensor = held.tensor
     if type(tensor) in _PLAIN:
-        # Of these types there is none without values; this runs for every tensor in every step.
+        # A shortcut, as this runs for every tensor in every step: these types always have values.
         is_plain_one = tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_meta)
         is_own = is_plain_one and not (tensor.is_cpu and tensor.untyped_storage().is_shared())
         return (held,) if is_own else ()
@@ -446,26 +446,26 @@ def _is_own(tensor: torch.Tensor) -> bool:
     return is_plain(tensor) and not (tensor.is_cpu and tensor.untyped_storage().is_shared())
 
 
-# What `torch.load` gave: whole tensors, of which the program may read parts only, so that their digests are known.
+# Records the whole tensors that `torch.load` returns, so that their digests are known even if only parts are read.
 
 LOADERS = ("_load", "_legacy_load")
-"""What `torch.load` calls for the two formats of files. A frame of ours around itself would show in its warnings."""
+"""Called by `torch.load` for its two file formats. A frame of our own around `torch.load` shows in its warnings."""
 
 
 def watch_loading(threads: Threads) -> list[Undo]:
-    """Watch `torch.load`; what it gives takes no part in what differs, and only says where that came from.
+    """Watch `torch.load`; its results never count as a difference, they only show where a difference came from.
 
     Args:
-        threads: Whose recorders are told.
+        threads: The threads whose recorders record it.
 
     Returns:
-        What takes each wrapper off.
+        Functions that remove the wrappers.
     """
 
     def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         loaded = original(*args, **kwargs)
         recorder = threads.recorder()
-        # To read a file that is only mapped would be our reading, not the program's.
+        # Reading a file that is only memory-mapped would be our own access, not the program's.
         if recorder is not None and recorder.tracks_ops and kwargs.get("overall_storage") is None:
             recorder.run_unrecorded(_record_load, recorder, loaded)
         return loaded
@@ -480,12 +480,12 @@ def _record_load(recorder: Recorder, loaded: Any) -> None:
 
 
 def loaded_tensors(loaded: Any, passed: set[int], name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Those in nested lists, tuples and mappings, and in modules, with their names; a whole pickled program may hold itself.
+    """Yield tensors in nested lists, tuples, mappings and modules, with their names; objects may contain themselves.
 
     Args:
-        loaded: What a file gave, or is given.
-        passed: Ids of what has been looked at.
-        name: Of it.
+        loaded: What was loaded from a file, or will be saved to one.
+        passed: Ids of the objects already visited.
+        name: The name of `loaded`.
     """
     if id(loaded) in passed:
         return
@@ -505,7 +505,7 @@ def loaded_tensors(loaded: Any, passed: set[int], name: str = "") -> Iterator[tu
         yield from loaded_tensors(one, passed, f"{name}.{key}" if name else str(key))
 
 
-# Follows every call of a module, in every thread that is recorded.
+# Follows every module call in every recorded thread.
 
 _DYNAMO = ("torch._dynamo.utils", "torch._dynamo.variables.nn_module")
 _REMEMBERED = "unpatched_nn_module_call"
@@ -517,20 +517,20 @@ Entered = Callable[[Recorder, torch.nn.Module, Any], None]
 def watch_module_calls(threads: Threads, returned: Returned | None, entered: Entered | None = None) -> list[Undo]:
     """Wrap `Module.__call__`.
 
-    Global hooks would do the same, but they take Dynamo off its usual way, make it warn on the program's error stream,
+    Global hooks would also work, but they take Dynamo off its usual path, make it warn on the program's error stream,
     and cost more.
 
     Args:
-        threads: Whose paths of modules are kept up to date.
+        threads: The threads whose module paths are kept up to date.
         returned: Called with recorder, module, arguments and output when a module returns, before it is left.
         entered: Called with recorder, module and arguments before an outermost module is called.
 
     Returns:
-        What takes the wrapper off.
+        Functions that remove the wrapper.
     """
 
     def wrapper_of(original: Callable[..., Any]) -> Callable[..., Any]:
-        # PyTorch's profiler looks for the module in the local variable of this name, and crashes where there is none.
+        # PyTorch's profiler expects the module in the local variable `self`, and crashes without it.
         def call(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
             recorder = threads.main
             if not recorder.is_active or get_ident() != recorder.thread:
@@ -540,7 +540,7 @@ def watch_module_calls(threads: Threads, returned: Returned | None, entered: Ent
                 recorder = other
             paths = recorder.modules
             if paths.calls and returned is None and (recorder.is_waiting or not recorder.tracks_ops):
-                # Only which modules are outermost counts, where no op has a place.
+                # Where no ops are recorded, only the outermost modules matter.
                 return original(self, *args, **kwargs)
             if not paths.calls:
                 recorder.progress.phase = Phase.FORWARD
@@ -574,12 +574,12 @@ def watch_module_calls(threads: Threads, returned: Returned | None, entered: Ent
 def _noted_below(
     threads: Threads, original: Callable[..., Any], call: Callable[..., Any], returned: Returned | None
 ) -> Callable[..., Any]:
-    """Note calls of modules below Python, where the recorder can.
+    """Note module calls below Python, where the recorder can.
 
     Args:
         threads: The recorders.
         original: Calls a module.
-        call: Does so and notes it in Python, where that takes more than to note it.
+        call: Calls a module and notes it in Python, for calls that the native code does not handle.
         returned: See `watch_module_calls`.
     """
     if threads.main.module_calls is None:
@@ -602,9 +602,9 @@ def _noted_below(
 
 
 def _tell_dynamo(known: Any, now: Any) -> None:
-    """Let Dynamo take another function for the `Module.__call__` that nobody replaced.
+    """Make Dynamo take another function for the original `Module.__call__`.
 
-    It goes straight on to `forward` past this one, which it remembers from when it was imported, and traces any other.
+    It remembers the original from its import and skips it to trace `forward` directly; it traces any other function.
     """
     for name in _DYNAMO:
         module = sys.modules.get(name)
@@ -613,7 +613,7 @@ def _tell_dynamo(known: Any, now: Any) -> None:
 
 
 def record_call(recorder: Recorder, module: torch.nn.Module, inputs: Any, output: Any) -> None:
-    """Record that a module was called, at the level that records no ops."""
+    """Record a module call, at the level that records no ops."""
     args, kwargs = inputs
     is_plain_call = not kwargs and all(isinstance(value, torch.Tensor) for value in args)
     given, made = args if is_plain_call else _tensors_in(inputs), _tensors_in(output)
@@ -626,18 +626,18 @@ def _tensors_in(value: Any) -> list[torch.Tensor]:
     return [leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
-# Backwards and optimizer steps: where losses are, and where steps end.
+# Backward passes and optimizer steps: where losses are, and where steps end.
 
 
 def watch_optimizers(threads: Threads, stepped: Callable[[], None]) -> list[Undo]:
-    """Hook backwards, optimizers and gradient scalers.
+    """Hook backward passes, optimizers and gradient scalers.
 
     Args:
-        threads: Receive losses and what is held at the ends of steps.
+        threads: The threads whose recorders get the losses, and what is held at the end of each step.
         stepped: Called after an optimizer stepped or was skipped.
 
     Returns:
-        What takes each hook off.
+        Functions that remove the hooks.
     """
 
     def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -678,7 +678,7 @@ def _follow_backwards(threads: Threads, stepped: Callable[[], None]) -> Undo:
 
 
 def _look_for_update(recorder: Recorder, outputs: Any) -> None:
-    """Where no ops are recorded, only what is trained can show whether the program has updated it since the last backward."""
+    """Check for an update since the last backward: without recorded ops, only the trained tensors can show it."""
     progress = recorder.progress
     if (recorder.tracks_ops and not recorder.is_waiting) or (
         progress.updates_from < 0 and not recorder.updates_itself()
@@ -706,8 +706,8 @@ def _loss(recorder: Recorder, outputs: Any) -> None:
 
 
 def _number(loss: torch.Tensor) -> float | None:
-    """What a loss on the CPU holds; one elsewhere is not waited for."""
-    # What wraps a tensor, such as a DTensor, might ask other processes for it.
+    """Return the value of a loss on the CPU; None for a loss elsewhere, as reading it would wait for the device."""
+    # A subclass that wraps a tensor, such as DTensor, might ask other processes for the value.
     if (
         type(loss) is not torch.Tensor
         or not is_plain(loss)
@@ -717,11 +717,11 @@ def _number(loss: torch.Tensor) -> float | None:
     ):
         return None
     try:
-        # Modes of the program do not see it.
+        # The program's own modes must not see this read.
         with torch._C._DisableTorchDispatch():
             return float(loss.detach().item())
     except RuntimeError:
-        # Within a transformation, such as `vmap`, there is no single value.
+        # Inside a transform such as `vmap` there is no single value.
         return None
 
 
@@ -738,21 +738,21 @@ def _follow_scaler(threads: Threads, stepped: Callable[[], None]) -> Undo:
     return wrap(torch.amp.GradScaler, "step", around)
 
 
-# Code that works on tensors where no dispatch mode sees it: replayed CUDA graphs, and extensions written in C or C++.
+# Code whose work on tensors no dispatch mode sees: replayed CUDA graphs, and extensions written in C or C++.
 
 _MOST_BYTES = 64 << 20
-"""Larger files are not looked into: reading them would take longer than the program may wait at its end."""
+"""Larger files are not searched: it would delay the program's exit for too long."""
 _WITHOUT_TORCH = frozenset({"numpy", "scipy", "pandas", "pyarrow", "sklearn", "xxhash", "PIL", "matplotlib"})
-"""Packages with many extensions, none of which is linked with PyTorch."""
+"""Packages with many extensions, none of them linked with PyTorch."""
 _LIBRARY = b"libtorch_python"
-"""What an extension that takes tensors as Python objects is linked with."""
+"""The library that an extension links with if it takes tensors as Python objects."""
 
 
 EXTENSION_REASON = "its direct changes to tensor memory are not recorded; ops that it calls are"
 
 
 def watch_replays(threads: Threads) -> Undo:
-    """Count every replay of a CUDA graph as a blind spot; returns what ends that."""
+    """Count every replay of a CUDA graph as a blind spot; returns a function that undoes this."""
 
     def around(original: Callable[..., Any], graph: Any, *args: Any, **kwargs: Any) -> Any:
         if (recorder := threads.recorder()) is not None:
@@ -767,10 +767,10 @@ def watch_replays(threads: Threads) -> Undo:
 
 
 def extensions() -> Iterator[str]:
-    """Names of the loaded extension modules, neither PyTorch's own nor the native recorder, that are linked with PyTorch.
+    """Yield the names of loaded extension modules linked with PyTorch, except PyTorch's own and the native recorder.
 
-    An op that an extension registered with the dispatcher is seen like any other; what its functions do to memory
-    directly is not.
+    Ops that an extension registers with the dispatcher are seen like any other; direct memory access by its functions
+    is not.
     """
     skipped = (os.path.dirname(torch.__file__) + os.sep, sysconfig.get_path("stdlib") + os.sep + "lib-dynload")
     for name, module in sorted(sys.modules.items()):

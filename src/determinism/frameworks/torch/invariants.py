@@ -1,7 +1,7 @@
-"""Marks in a trace what must agree within the run: recomputed activations, calls of modules, replicas, shards, saved files.
+"""Marks in a trace what must agree within the run: recomputed activations, module calls, replicas, shards, saved files.
 
-Only where that was asked for, by `check --invariants`. The marks are records without results of their own, so that ops are
-recorded as they are without them.
+Used only by `check --invariants`. The marks are records without results, so that ops are recorded as they would be
+without them.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ _PLAIN = (str, bytes, int, float, complex, bool, type(None))
 
 
 class _Span(NamedTuple):
-    """Ops that stand between two marks of a stream."""
+    """The ops between two marks of a stream."""
 
     stream: Stream
     record: int
-    """The mark that began it."""
+    """The mark at its beginning."""
 
 
 class _Region:
-    """An activation checkpoint of one forward."""
+    """An activation checkpoint of one forward pass."""
 
     def __init__(self) -> None:
         self.first: _Span | None = None
@@ -64,9 +64,9 @@ def _begin(recorder: RecordMaker, name: str, of: _Span | None = None) -> _Span |
     """Add a mark.
 
     Args:
-        recorder: Of the thread.
+        recorder: The recorder of the thread.
         name: What begins.
-        of: What this is to agree with.
+        of: The span that this one must agree with.
     """
     if recorder.is_waiting:
         return None
@@ -95,7 +95,7 @@ class _CheckpointMarks:
         self._threads = threads
 
     def wrapped(self, module: Any) -> list[Undo]:
-        """Wrap what `torch.utils.checkpoint.checkpoint` calls, and not itself: the compiler knows that function, and programs import it by name."""
+        """Wrap what `checkpoint` calls, not the function itself: Dynamo knows it, and programs import it by name."""
         hook = getattr(module, "_checkpoint_hook", None)
         arounds = (("__init__", self._made), ("__enter__", self._entered), ("__exit__", self._left))
         undo = [wrap(hook, name, around) for name, around in arounds if hook is not None]
@@ -149,11 +149,11 @@ class _CheckpointMarks:
 
 
 def watch_checkpoints(threads: Threads, failed: Callable[[str], None]) -> Undo:
-    """Mark activation checkpoints from now on, whenever their module is imported; returns what ends that.
+    """Mark activation checkpoints from now on, whenever their module is imported; returns a function that ends this.
 
     Args:
-        threads: Whose recorders get the marks.
-        failed: Told what went wrong.
+        threads: The threads whose recorders get the marks.
+        failed: Called with what went wrong.
     """
     undo: list[Undo] = []
 
@@ -190,12 +190,12 @@ class CallMarks:
 
     def __init__(self) -> None:
         self._open: dict[int, tuple[torch.nn.Module, _Span]] = {}
-        """By thread, the call of an outermost module that runs."""
+        """By thread, the running call of an outermost module."""
         self._replicated: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._shards = _ShardMarks()
 
     def entered(self, recorder: RecordMaker, module: torch.nn.Module, arguments: Any) -> None:
-        """An outermost module is about to be called."""
+        """Mark that an outermost module is about to be called."""
         self._open.pop(recorder.thread, None)
         recorder.run_unrecorded(self._shards.follow, recorder, module)
         span = recorder.run_unrecorded(_called, recorder, module, arguments)
@@ -203,11 +203,11 @@ class CallMarks:
             self._open[recorder.thread] = (module, span)
 
     def close(self) -> None:
-        """Follow shards no longer."""
+        """Stop following shards."""
         self._shards.close()
 
     def returned(self, recorder: RecordMaker, module: torch.nn.Module, output: Any) -> None:
-        """A module returned."""
+        """Mark that a module returned, if it is an outermost one."""
         if len(recorder.modules.calls) != 1:
             return
         if isinstance(module, torch.nn.parallel.DistributedDataParallel) and module not in self._replicated:
@@ -270,7 +270,7 @@ class _Sharded(NamedTuple):
     """The outermost module that was called."""
     owner: weakref.ref[torch.nn.Module]
     ranks: tuple[int, ...]
-    """That have shards."""
+    """The ranks that have shards."""
     text: str
     """Its name and the ranks, as JSON."""
     dimension: int
@@ -278,7 +278,7 @@ class _Sharded(NamedTuple):
 
 
 class _ShardMarks:
-    """Notes what modules compute with, of parameters that `fully_shard` keeps in shards and gathers before."""
+    """Notes what modules compute with, for parameters that `fully_shard` keeps in shards and gathers before use."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, str], _Sharded] = {}
@@ -288,7 +288,7 @@ class _ShardMarks:
         self._handle: Any = None
 
     def follow(self, recorder: RecordMaker, root: torch.nn.Module) -> None:
-        """An outermost module is about to be called."""
+        """Follow the shards of an outermost module that is about to be called."""
         self._recorder = recorder
         if root in self._followed:
             return
@@ -300,11 +300,11 @@ class _ShardMarks:
                     self._known[id(module), key] = sharded
         _note_divided(recorder, root, [one for one in self._known.values() if one.root() is root])
         if self._known and self._handle is None:
-            # It runs before the hook with which `fully_shard` lets go of what it gathered.
+            # It runs before the hook with which `fully_shard` frees what it gathered.
             self._handle = torch.nn.modules.module.register_module_forward_hook(self._computed)
 
     def close(self) -> None:
-        """Follow none any more."""
+        """Stop following shards."""
         if self._handle is not None:
             self._handle.remove()
 
@@ -319,7 +319,7 @@ class _ShardMarks:
 
 
 def _sharded(root: torch.nn.Module, module: torch.nn.Module, name: str, tensor: Any) -> _Sharded | None:
-    """What is known of a parameter if it is a `DTensor` that is cut along one dimension."""
+    """Describe a parameter if it is a `DTensor` split along one dimension; else None."""
     placements = getattr(tensor, "placements", None)
     if placements is None or not is_traceable_wrapper_subclass(tensor):
         return None
@@ -338,14 +338,14 @@ def _sharded(root: torch.nn.Module, module: torch.nn.Module, name: str, tensor: 
 
 
 def _note_divided(recorder: RecordMaker, root: torch.nn.Module, shards: list[_Sharded]) -> None:
-    """Say which ranks hold parts of a model, where they are cut along one dimension of a mesh.
+    """Record which ranks hold parts of a model, if these are split along one dimension of a mesh.
 
-    Ranks of which `fully_shard` gathers the parts have batches of their own; those that compute with their part share them.
+    If `fully_shard` gathers the parts, ranks have separate batches; if ranks compute with parts, they share batches.
     """
     groups = {one.ranks for one in shards}
-    # Of a mesh of two dimensions, each parameter is cut along both or along one of the two: which batches belong together is not known.
+    # On a 2D mesh, parameters may be split along either or both dimensions: which batches belong together is unknown.
     if len(groups) == 1 and not recorder.is_waiting:
-        # Without this module nothing was sharded by it.
+        # If this module is not loaded, `fully_shard` was not used.
         gathering = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", ())
         is_gathered = any(isinstance(part, gathering) for part in root.modules())
         text = json.dumps({"ranks": list(groups.pop()), "shared": not is_gathered})
@@ -361,7 +361,7 @@ def _gathered(recorder: RecordMaker, sharded: _Sharded, tensor: torch.Tensor) ->
 
 
 class _FileMarks:
-    """Notes what files of tensors were given, and what they gave."""
+    """Notes what was saved to and loaded from files of tensors."""
 
     def __init__(self, threads: Threads) -> None:
         self._threads = threads
@@ -390,14 +390,14 @@ class _FileMarks:
     def _loading(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         loaded = original(*args, **kwargs)
         recorder, file = self._threads.recorder(), self._opened.pop(get_ident(), None)
-        # To read a file that is only mapped would be our reading, not the program's.
+        # Reading a file that is only memory-mapped would be our own access, not the program's.
         if recorder is not None and file is not None and kwargs.get("overall_storage") is None:
             recorder.run_unrecorded(_note_file, recorder, LOADED_OP, file, loaded)
         return loaded
 
 
 def _path(file: Any) -> str | None:
-    """Where a file is that a program names or has opened; None if it has no name."""
+    """Return the path of a file that a program names or has opened; None if it has no name."""
     named = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", None)
     return os.path.realpath(named) if isinstance(named, (str, os.PathLike)) else None
 
@@ -412,5 +412,5 @@ def _note_file(recorder: RecordMaker, name: str, file: str, content: Any) -> Non
 
 
 def watch_files(threads: Threads) -> list[Undo]:
-    """Note what files of tensors are given and give, from now on; returns what ends that."""
+    """Note what is saved to and loaded from files of tensors, from now on; returns functions that end this."""
     return _FileMarks(threads).wrapped()

@@ -1,8 +1,8 @@
-"""Records as a dispatch mode, and lets the backward of some ops take the formula that it has without a mode.
+"""Records as a dispatch mode, and makes the backward of some ops take the same formula as without a mode.
 
-The nodes of the autograd graph that ask for modes are known (`formulas.py`). While such a node runs, the recorder is off
-the stack of modes. So the program keeps its bits, and the node becomes one record: what it was given, what the forward
-op had read and made, and the gradients that came out.
+The nodes of the autograd graph that check for modes are known (`formulas.toml`). While such a node runs, the recorder
+is off the mode stack. So the program keeps its bits, and the node becomes one record: its inputs, what the forward op
+had read and made, and the resulting gradients.
 """
 
 from __future__ import annotations
@@ -43,38 +43,38 @@ _dispatch_mode = torch._C._get_dispatch_mode
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _FUNCTIONAL = torch._C._TorchDispatchModeKey.FUNCTIONAL
 _NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
-"""The dtype of the tensor that stands for a Python number."""
+"""The dtype of the tensor that represents a Python number."""
 
 
 _MOST_REMEMBERED = 20_000
 _mode_at = torch._C._get_dispatch_stack_at
 _forward_mode = torch.autograd.forward_ad
 _default_saving_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-"""PyTorch 2.6 does not say which hooks there are."""
+"""Missing in PyTorch 2.6, which does not expose the current hooks."""
 _can_ignore_compile_internals = hasattr(_python_dispatch, "is_in_any_mode_without_ignore_compile_internals")
 _functorch_is_active = torch._C._are_functorch_transforms_active
 
 _VIEW_WRITE = "torch::autograd::CopySlices"
-"""Holds the node of an op that wrote into a view."""
+"""The node that wraps the node of an op that wrote into a view."""
 _REASON = (
     "it uses a different formula while it is recorded, so its bits can differ from those of the unrecorded program"
 )
 
 
 class FormulaNodes:
-    """The nodes of one recording whose formula depends on modes."""
+    """The nodes of one recording whose formulas depend on modes."""
 
     def __init__(self, recorder: RecordMaker) -> None:
         self.recorder = recorder
         self.has_any = False
-        """Whether an op with such a backward has run."""
+        """Whether an op with such a node as its backward has run."""
         self._formulas = formulas_of(torch.__version__)
         self._read: dict[int, InputEdges] = {}
-        """By the number of a node: what its formula may read beside the gradients."""
+        """By the number of a node: what its formula may read besides the gradients."""
         self._view_writes: set[int] = set()
-        """Numbers of nodes that hold the node of an op that wrote into a view."""
+        """Numbers of the `CopySlices` nodes of writes into views."""
         self._settled: set[int] = set()
-        """Numbers of the nodes of the running backward that give what they give without us."""
+        """Numbers of the nodes in the running backward that give the same results as without recording."""
         self._counted = -1
         if recorder.tracks_ops and not self._formulas.is_audited:
             recorder.writer.blind_spot(
@@ -85,21 +85,21 @@ class FormulaNodes:
             )
 
     def ran_forward(self, traits: OpTraits, args: Any, looked: InputEdges, record: int, outputs: list[Any]) -> None:
-        """An op that may have such a backward ran.
+        """Note that an op ran whose backward may be such a node.
 
         Args:
-            traits: Of the op.
+            traits: The traits of the op.
             args: Its positional arguments.
-            looked: What it read.
-            record: Its record.
-            outputs: Layouts and digests of what it made.
+            looked: Its inputs.
+            record: The number of its record.
+            outputs: Layouts and digests of its outputs.
         """
         if _forward_mode._current_level >= 0 and traits.name.partition(".")[0] in self._formulas.forward_mode:
             self._count(f"forward-mode derivative of {traits.name}")
         if not (traits.has_formula_node and torch.is_grad_enabled() and any(map(_requires_grad, args))):
             return
         self.has_any = True
-        # Hooks that unpack what was saved can run any code, which is to be seen: checkpointing runs ops anew.
+        # Hooks that unpack saved tensors can run any code, which must be seen: checkpointing runs ops again.
         if _default_saving_hooks is not None and _default_saving_hooks(True) is None:
             number = sequence_number() - 1
             is_view_write = traits.returns_target and args[0]._is_view()
@@ -108,8 +108,8 @@ class FormulaNodes:
             self.remember(range(number, number + 1 + is_view_write), looked.with_outputs(record, outputs))
 
     def remember(self, numbers: range, read: InputEdges) -> None:
-        """These nodes read nothing but this and their gradients."""
-        # A thread of the engine counts its nodes by itself.
+        """Note that these nodes read only this and their gradients."""
+        # Each thread of the engine has its own node counter.
         for number in numbers if get_ident() == self.recorder.thread else ():
             self._read.setdefault(number, read)
         while len(self._read) > _MOST_REMEMBERED:
@@ -118,7 +118,7 @@ class FormulaNodes:
             self._view_writes.discard(oldest)
 
     def saw(self, node: Any) -> None:
-        """An op of a node was recorded, so a mode was active."""
+        """Note that an op of a node was recorded, so a mode was active."""
         number = node._sequence_nr()
         if number != self._counted and number not in self._settled and self._depends_on_modes(node):
             self._counted = number
@@ -135,10 +135,10 @@ class FormulaNodes:
         """Run a graph; each of its nodes that depends on modes runs without the recorder.
 
         Args:
-            run: The engine.
+            run: The engine's function.
             roots: Where the graph begins.
-            *args: For the engine.
-            **kwargs: For the engine.
+            *args: Further arguments of the engine.
+            **kwargs: Likewise.
         """
         if not self._read:
             return run(roots, *args, **kwargs)
@@ -154,7 +154,7 @@ class FormulaNodes:
             self._settled -= numbers
 
     def _nodes_of(self, roots: Sequence[Any]) -> list[tuple[Any, InputEdges]]:
-        """The nodes of a graph that take another formula, and what each of them may read."""
+        """Find the nodes of a graph that would take another formula, and what each of them may read."""
         found = []
         for node in nodes_below(roots):
             read = self._read.get(node._sequence_nr())
@@ -168,7 +168,7 @@ def _requires_grad(value: Any) -> bool:
 
 
 def nodes_below(roots: Sequence[Any]) -> Iterator[Any]:
-    """Every node of a graph once.
+    """Yield every node of a graph once.
 
     Args:
         roots: Tensors or edges, as the engine takes them.
@@ -185,7 +185,7 @@ def nodes_below(roots: Sequence[Any]) -> Iterator[Any]:
 
 
 def install(threads: Threads) -> Undo:
-    """From now on look at every graph before the engine runs it; returns what ends that."""
+    """Look at every graph before the engine runs it, from now on; returns a function that ends this."""
 
     def around(run: Any, roots: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         recorder = threads.recorder()
@@ -215,7 +215,7 @@ class _Turn:
         self._first_made = 0
         after = node.register_hook(self._after)
         hooks = after.hooks_dict_ref()
-        # Other hooks run later then, and what they do is recorded.
+        # Moved first, so that the other hooks run after recording has resumed.
         for key in [key for key in hooks if key != after.id]:
             hooks[key] = hooks.pop(key)
         self._handles = (node.register_prehook(self._before), after)
@@ -223,7 +223,7 @@ class _Turn:
     def _before(self, gradients: tuple[torch.Tensor | None, ...]) -> None:
         recorder = self._recorder
         if num_dispatch_modes() != 1 or _mode_at(0) is not recorder or _functorch_is_active():
-            # The formula is another one without us, too.
+            # Even without the recorder, the formula would be the other one.
             return
         self._looked = recorder.run_unrecorded(self._look, gradients)
         self._thread = get_ident()
@@ -245,9 +245,9 @@ class _Turn:
         outputs, states = recorder.edges.outputs(self._traits, made)
         made_nodes = range(self._first_made, sequence_number())
         record = recorder.append(Role.OP, recorder.stream.op_number(self._traits.name), -1, looked, outputs, ())
-        # A gradient that was passed on as it came keeps its producer.
+        # A gradient that was passed through unchanged keeps its producer.
         recorder.edges.wrote([s if s is not None and s.record == EXTERNAL else None for s in states], record)
-        # With `create_graph` the formula has a backward itself, whose nodes may be of this sort, too.
+        # With `create_graph` the formula itself has a backward, whose nodes may depend on modes, too.
         self._nodes.remember(made_nodes, looked.with_outputs(record, outputs))
         if recorder.capture is not None:
             recorder.edges.remember(made, outputs)
@@ -265,10 +265,10 @@ class _Turn:
         _push_mode(mode)
 
     def end(self) -> None:
-        """The engine is done; if the node failed, its second hook never ran."""
+        """Clean up after the engine is done; if the node failed, its second hook never ran."""
         for handle in self._handles:
             handle.remove()
-        # The engine itself puts back the modes that it began with; a version that does not would end the recording.
+        # The engine restores the modes that it began with; a version that does not would end the recording.
         if self._mode is not None and self._thread == get_ident() and not num_dispatch_modes():
             self._put_back()
 
@@ -277,7 +277,7 @@ class _Turn:
 
 
 def _computes_no_values() -> bool:
-    """Whether ops make tensors without values now, because a compiler or an exporter looks at the program."""
+    """Whether ops currently make tensors without values, because a compiler or an exporter traces the program."""
     return _dispatch_mode(_FAKE) is not None or _dispatch_mode(_FUNCTIONAL) is not None
 
 
@@ -291,10 +291,10 @@ def _run(run: Any, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _lost_a_number(error: RuntimeError) -> bool:
-    """Whether an op refused a Python number that its schema wants as a tensor.
+    """Whether an op rejected a Python number where its schema requires a tensor.
 
-    A tensor that stands for a number of the program, as graphs that were traced hold them, is handed to modes as that number.
-    Only some ops take it back.
+    A tensor that represents a number of the program, as in traced graphs, is passed to modes as that number.
+    Only some ops accept it.
     """
     text = str(error)
     return "Expected a value of type 'Tensor' for argument" in text and "Unable to cast" in text
@@ -310,24 +310,24 @@ def _with_tensors(func: Any, args: Any) -> list[Any]:
 
 
 class ModeRecorder(Recorder, TorchDispatchMode):
-    """Is told of ops as a dispatch mode."""
+    """Observes ops as a dispatch mode."""
 
     supports_higher_order_operators = True
     _own_modes = 1
 
     @property
     def is_by_thread(self) -> bool:
-        """See `Recorder.is_by_thread`: a mode is entered where there are ops to be seen."""
+        """See `Recorder.is_by_thread`; a mode is needed only if ops are recorded."""
         return self.tracks_ops
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Let `torch.compile` compile as it does without us; what it fuses is a blind spot."""
+        """Let `torch.compile` compile as without this mode; what it fuses is a blind spot."""
         return True
 
     @classmethod
     def is_infra_mode(cls) -> bool:
-        """Be a mode of PyTorch's own where nothing else is compiled under: before 2.10."""
+        """Pass as one of PyTorch's own modes before 2.10, which compiles nothing under any other mode."""
         return not _can_ignore_compile_internals
 
     def begin(self, stream: Stream, **keywords: Any) -> None:
@@ -336,23 +336,23 @@ class ModeRecorder(Recorder, TorchDispatchMode):
         self.formula_nodes = FormulaNodes(self)
 
     def install(self, threads: Threads) -> Undo:
-        """Let some backwards run without a mode; returns what ends that. A mode is entered thread by thread."""
+        """Let some nodes run without a mode; returns a function that ends this. Threads enter the mode one by one."""
         return install(threads)
 
     def enter_thread(self) -> None:
-        """See the ops of the thread that calls this, from now on."""
+        """Start observing ops in the calling thread."""
         _push_mode(self)
 
     def leave_thread(self) -> None:
-        """See them no longer."""
+        """Stop observing ops in the calling thread."""
         _pop_mode()
 
     def enter_process(self) -> None:
-        """See the ops of the main thread, which calls this, from now on."""
+        """Start observing ops in the main thread, which calls this."""
         self.__enter__()
 
     def leave_process(self) -> None:
-        """See them no longer."""
+        """Stop observing ops in the main thread."""
         self.__exit__(None, None, None)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -360,7 +360,7 @@ class ModeRecorder(Recorder, TorchDispatchMode):
             kwargs = {}
         for kind in types:
             if kind.__torch_dispatch__ is not _no_dispatch:
-                # Wrapper subclasses come again as their inner tensors; tensors of a compiler hold no values.
+                # Wrapper subclasses dispatch again with their inner tensors; a compiler's tensors hold no values.
                 return func(*args, **kwargs) if kind.__module__.startswith("torch._subclasses.") else NotImplemented
         if (not self.is_active or self._is_busy) and not self.is_ready():
             return _run(func, func, args, kwargs)
@@ -408,7 +408,7 @@ class ModeRecorder(Recorder, TorchDispatchMode):
 
     def was_updated(self) -> None:
         """See `RecordMaker.was_updated`."""
-        # The op that reads what was updated has its node already: that is not of what is recorded as the step ends.
+        # The op that reads what was updated already has its node, which must not be linked to the step-end records.
         links, self._links = self._links, self._new_links()
         try:
             super().was_updated()

@@ -1,5 +1,5 @@
-"""Modules: which one is being called, by its path below the outermost called one; the tensors that they and the optimizers hold; and the ledger of each
-step's batches, loss and held tensors, as one digest for each group.
+"""Modules: which one is being called, by its path below the outermost one; the tensors that modules and optimizers hold; and the ledger of
+each step's batches, loss and held tensors, with one digest per group.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from determinism.trace.schema import Layout
 from determinism.trace.spool import PendingDigest, settled
 from determinism.types import Role
 
-# From a node of the autograd graph to the forward op that made it.
+# Maps a node of the autograd graph to the forward op that made it.
 #
-# The counter of nodes is per thread. At dispatch it already stands one behind the node that the op belongs to. The
-# first record that sees the counter move owns the node: later records of the same value are parts of the same op.
+# The node counter is per thread. At dispatch it is already one past the node that the op belongs to. The first record
+# that sees the counter move owns the node: later records with the same counter are parts of the same op.
 
 _MOST_LINKS = 200_000
 _MOST_SKIPPED = 8
@@ -46,23 +46,23 @@ NOWHERE = Link(-1, NO_STACK, NO_MODULE)
 
 
 class ForwardLinks:
-    """The links of the thread that is recorded. Two generations are kept, so that memory stays bounded over steps."""
+    """The links of the recorded thread. Two generations are kept, so that memory stays bounded over steps."""
 
     def __init__(self) -> None:
         self.last = -1
-        """The counter when a link was last made."""
+        """The counter when the last link was made."""
         self.newest: Link | None = None
-        """The link made last."""
+        """The last link made."""
         self.wrote_view: Link | None = None
         """Set by a record that wrote into a view, until the next link."""
         self._new: dict[int, Link] = {}
         self._old: dict[int, Link] = {}
 
     def add(self, sequence: int, link: Link) -> None:
-        """The counter moved to `sequence` during the op of this link.
+        """Note that the counter moved to `sequence` during the op of this link.
 
-        Numbers that were skipped belong to nodes that were made without an op at that moment: by this op before its
-        first record, or, after a write into a view, by the write (`CopySlices` and the view made anew).
+        Skipped numbers belong to nodes made without a recorded op: by this op before its first record, or, after a
+        write into a view, by that write (`CopySlices` and the recreated view).
         """
         if self.last != sequence - 1:
             self._add_skipped(sequence, link)
@@ -80,41 +80,41 @@ class ForwardLinks:
             self._new.setdefault(number, self.wrote_view if after_write and self.wrote_view else link)
 
     def of(self, sequence: int) -> Link:
-        """The link of a node."""
+        """Return the link of a node."""
         return self._new.get(sequence) or self._old.get(sequence) or NOWHERE
 
     def age(self) -> None:
-        """A step ended: forget what is older than the step before."""
+        """Forget links from before the step that just ended."""
         self._old, self._new = self._new, {}
 
 
 class Call(Waiting):
-    """One call of a module that has not returned."""
+    """A module call that has not returned."""
 
     __slots__ = ("link", "module", "token")
 
     def __init__(self, frame: FrameType, module: torch.nn.Module, link: Link) -> None:
-        # Not by `super`: this is done at every call of a module.
+        # Without `super`, for speed: this runs at every module call.
         self.frame = frame
         self.outside = None
         self.module = module
         self.link = link
-        """What the ops of this call are known by: the number of the module's path."""
+        """The link of the ops in this call, with the number of the module's path."""
         self.token = object()
-        """Tells this call from every other one; whoever remembers it keeps nothing else alive."""
+        """Identifies this call; keeping a reference to it keeps nothing else alive."""
 
 
 class _Root:
-    """What is known of the modules below an outermost one. Their ids are used again, so each goes with a reference."""
+    """The known modules below an outermost one. Ids can be reused, so each is stored with a weak reference."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self.reference = weakref.ref(module)
         self.links: dict[int, tuple[weakref.ref[torch.nn.Module], Link]] = {}
-        """Of the modules that were called."""
+        """The links of the modules that were called."""
         self.names: dict[int, tuple[weakref.ref[torch.nn.Module], str]] = {}
 
     def name(self, module: torch.nn.Module) -> str:
-        """The path of a module; one that is called but not registered below the root goes by its class."""
+        """Return the path of a module, or its class name if it is not registered below the root."""
         found = self.names.get(id(module))
         if found is None or found[0]() is not module:
             root = self.reference()
@@ -128,14 +128,14 @@ class ModulePaths:
     """Follows the module calls of one thread."""
 
     def __init__(self, number: Callable[[str], int]) -> None:
-        """Take the function that gives the number of a path."""
+        """Take the function that returns the number of a path."""
         self.number = number
         self.calls: list[Call] = []
-        """The calls that the thread is in, outermost first."""
+        """The active calls, outermost first."""
         self._roots: dict[int, _Root] = {}
 
     def enter(self, module: torch.nn.Module, frame: FrameType) -> None:
-        """A module is called from a frame that waits until it returns."""
+        """Note a module call from a frame that waits for its return."""
         calls = self.calls
         outermost = calls[0].module if calls else module
         root = self._roots.get(id(outermost))
@@ -148,13 +148,13 @@ class ModulePaths:
         calls.append(Call(frame, module, known[1]))
 
     def roots(self) -> list[torch.nn.Module]:
-        """Every living module that was called as the outermost one, in the order of their first calls."""
+        """Return every living module that was called as the outermost one, ordered by first call."""
         for key in [key for key, root in self._roots.items() if root.reference() is None]:
             del self._roots[key]
         return [module for root in self._roots.values() if (module := root.reference()) is not None]
 
     def leave(self, module: torch.nn.Module) -> None:
-        """A module returned or raised; calls that never reported their end go with it."""
+        """Note that a module returned or raised; this also removes inner calls whose end was never reported."""
         calls = self.calls
         if calls and calls[-1].module is module:
             del calls[-1]
@@ -178,13 +178,13 @@ class Held(NamedTuple):
 
 
 _WALKS = ("named_parameters", "named_buffers", "named_modules", "_named_members")
-"""What a class may override to say otherwise what is below it."""
+"""Methods that a class may override to change what is below it."""
 
 
 class _Walk:
-    """The modules below an outermost one with the names of their tensors, so that not every step walks the tree anew.
+    """The modules below an outermost one with the names of their tensors, so that the tree is not walked in every step.
 
-    Nothing is kept alive: a module that is gone, or has got another child, makes the walk untrue.
+    Keeps nothing alive: the walk becomes invalid when a module is gone or its children have changed.
     """
 
     def __init__(self, root: torch.nn.Module) -> None:
@@ -196,7 +196,7 @@ class _Walk:
         self.references = [reference for reference, *_ in self._modules]
 
     def key(self) -> list[Any] | None:
-        """What differs whenever other tensors lie below the outermost module, or under other names; None if the walk is untrue."""
+        """Return a key that changes whenever the tensors or names below the outermost module do; None if invalid."""
         key: list[Any] = []
         for reference, children, _, _ in self._modules:
             module = reference()
@@ -209,7 +209,7 @@ class _Walk:
         return key
 
     def tensors(self) -> tuple[list[tuple[str, torch.Tensor]], list[tuple[str, torch.Tensor]]] | None:
-        """Parameters and buffers by name, each tensor once, as `named_parameters` and `named_buffers` give them; None if it is untrue."""
+        """Return parameters and buffers as `named_parameters` and `named_buffers` do, each once; None if invalid."""
         parameters: list[tuple[str, torch.Tensor]] = []
         buffers: list[tuple[str, torch.Tensor]] = []
         seen: set[int] = set()
@@ -233,11 +233,11 @@ class HeldNow:
     """Everything that the program keeps at one moment, or a part of it."""
 
     def __init__(self, names: Sequence[tuple[str, str]], tensors: Sequence[torch.Tensor]) -> None:
-        """Take kinds with names, and the tensors that go by them.
+        """Take the tensors, with their kinds and names.
 
         Args:
-            names: The kind and the name of each tensor. The same object as at another moment where they are the same, as far as that is
-                known at a glance.
+            names: The kind and the name of each tensor; the same object as before if they are easily seen to be the
+                same.
             tensors: The tensors.
         """
         self.names = names
@@ -245,7 +245,7 @@ class HeldNow:
 
     @classmethod
     def of(cls, held: Sequence[Held]) -> HeldNow:
-        """That of some tensors."""
+        """Make one of the given tensors."""
         return cls([(one.kind, one.name) for one in held], [one.tensor for one in held])
 
     def __iter__(self) -> Iterator[Held]:
@@ -256,7 +256,7 @@ class HeldNow:
 
 
 class _Known:
-    """What was held, but for gradients, when it was last gone through. As long as the key is the same and all of it lives, it still is."""
+    """The held tensors except gradients, as last enumerated; valid while the key is the same and all are alive."""
 
     def __init__(self, key: list[Any] | None, held: Sequence[Held]) -> None:
         self.key = key
@@ -264,19 +264,19 @@ class _Known:
         self._references = [weakref.ref(one.tensor) for one in held]
         self._parameters = [place for place, one in enumerate(held) if one.kind == "parameter"]
         self._last_names: tuple[list[int], bool, list[tuple[str, str]]] | None = None
-        """Which parameters had gradients, whether only these were asked for, and the names."""
+        """Which parameters had gradients, whether only gradients were requested, and the names."""
 
     def tensors(self) -> list[torch.Tensor] | None:
-        """All of it; None if something is gone."""
+        """Return all the tensors; None if one is gone."""
         tensors: list[Any] = [reference() for reference in self._references]
         return None if _NONE in map(type, tensors) else tensors
 
     def with_gradients(self, tensors: Sequence[torch.Tensor], *, alone: bool) -> HeldNow:
-        """What is held, with each gradient after its parameter; or the gradients alone.
+        """Return what is held, with each gradient after its parameter; or only the gradients.
 
         Args:
-            tensors: What `tensors` gave.
-            alone: Whether the gradients alone are wanted.
+            tensors: The result of `tensors`.
+            alone: Whether to return only the gradients.
         """
         places: list[int] = []
         gradients: list[torch.Tensor] = []
@@ -297,7 +297,7 @@ _Item = TypeVar("_Item")
 
 
 def _each_after(items: Sequence[_Item], places: Sequence[int], more: Sequence[_Item]) -> list[_Item]:
-    """Some items with each of some others after the one at its place; the places ascend."""
+    """Insert each item of `more` after the item at its place; the places ascend."""
     found: list[_Item] = []
     start = 0
     for place, item in zip(places, more, strict=True):
@@ -312,21 +312,21 @@ Identities = Callable[[list[weakref.ref[torch.nn.Module]], list[torch.optim.Opti
 
 
 def has_optimizer() -> bool:
-    """Whether the program has made an optimizer. This looks at all objects, so it is asked once or twice."""
-    # Not by `isinstance`: it asks an object for its class, and some warn then or import something.
+    """Whether the program has made an optimizer. This scans all objects, so it is called only once or twice."""
+    # Not `isinstance`: it reads the object's `__class__`, which makes some objects warn or import something.
     return any(torch.optim.Optimizer in type(thing).__mro__ for thing in gc.get_objects())
 
 
 class HeldTensors:
-    """Finds what the program keeps, through the modules it called, its optimizers, and leaves it differentiates."""
+    """Finds what the program keeps: through the modules that it called, its optimizers, and its leaves with gradients."""
 
     def __init__(self, paths: ModulePaths, identities: Identities | None = None) -> None:
-        """Take what knows the modules.
+        """Take the module paths.
 
         Args:
             paths: The modules that were called.
-            identities: Makes at once what differs whenever modules, given as weak references, or optimizers, with or without their
-                state, hold other tensors, or by other names; gives None if it cannot.
+            identities: Makes, in one call, a key that changes whenever the tensors held by modules (as weak references)
+                or optimizers (with or without their state), or their names, do; returns None if it cannot.
         """
         self._paths = paths
         self._identities = identities
@@ -334,9 +334,9 @@ class HeldTensors:
         self._leaves: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
         self._walks: dict[int, tuple[weakref.ref[torch.nn.Module], _Walk]] = {}
         self._known: dict[bool, _Known] = {}
-        """By whether it is with buffers and the state of optimizers."""
+        """By whether buffers and optimizer states are included."""
         self._last_digests: set[bytes] = set()
-        """Of parameters, when they were last asked for changes."""
+        """Digests of the parameters at the last check for changes."""
         self._last_text: tuple[Sequence[tuple[str, str]], str] = ([], "[]")
 
     def _walk(self, root: torch.nn.Module) -> _Walk:
@@ -347,7 +347,7 @@ class HeldTensors:
         return known[1]
 
     def _of_root(self, root: torch.nn.Module) -> Sequence[list[tuple[str, torch.Tensor]]]:
-        """Parameters and buffers of an outermost module, by name."""
+        """Return the parameters and buffers of an outermost module, with names."""
         for _ in range(2):
             walk = self._walk(root)
             found = walk.tensors() if walk.is_plain else None
@@ -359,13 +359,13 @@ class HeldTensors:
         return [*root.named_parameters()], [*root.named_buffers()]
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer stepped."""
+        """Add an optimizer that stepped."""
         known = self._optimizers.get(id(optimizer))
         if known is None or known() is not optimizer:
             self._optimizers[id(optimizer)] = weakref.ref(optimizer)
 
     def add_trained(self, outputs: Iterable[Any]) -> None:
-        """A backward begins from some tensors; the leaves are added that it gives gradients."""
+        """Add the leaves to which a backward from these tensors gives gradients."""
         waiting = [node for output in outputs if (node := getattr(output, "grad_fn", None)) is not None]
         seen = set(waiting)
         while waiting:
@@ -377,33 +377,33 @@ class HeldTensors:
             waiting += new
 
     def has_changed(self, digests_of: Callable[[list[torch.Tensor]], Sequence[bytes | PendingDigest]]) -> bool:
-        """Whether a parameter holds something else than when this was asked before, or is gone.
+        """Whether a parameter has changed since the last call, or is gone.
 
         Args:
-            digests_of: Gives the digests of tensors.
+            digests_of: Returns the digests of tensors.
         """
         parameters = [one.tensor for one in self.tensors() if one.kind == "parameter"]
         previous, self._last_digests = self._last_digests, {settled(digest) for digest in digests_of(parameters)}
         return not previous <= self._last_digests
 
     def add_leaf(self, tensor: torch.Tensor) -> None:
-        """A tensor that requires a gradient and was made by no op was used."""
+        """Add a leaf that was used: a tensor that requires a gradient and was not made by an op."""
         known = self._leaves.get(id(tensor))
         if known is None or known[0]() is not tensor:
             self._leaves[id(tensor)] = (weakref.ref(tensor), f"tensor of shape {tuple(tensor.shape)}")
 
     def tensors(self) -> HeldNow:
-        """Everything that is kept now, each tensor once, in an order that does not vary."""
+        """Return everything held now, each tensor once, in an order that does not vary."""
         known, tensors = self._once(with_state=True)
         return known.with_gradients(tensors, alone=False)
 
     def gradients(self) -> HeldNow:
-        """The gradients of everything that is kept now: of `tensors` the part that is quickly gone through."""
+        """Return the gradients of everything held now, which is faster than `tensors`."""
         known, tensors = self._once(with_state=False)
         return known.with_gradients(tensors, alone=True)
 
     def text(self, held: HeldNow) -> str:
-        """Kinds and names of what is held, as JSON."""
+        """Return the kinds and names of what is held, as JSON."""
         names, text = self._last_text
         if held.names is not names:
             if held.names != names:
@@ -412,7 +412,7 @@ class HeldTensors:
         return text
 
     def _once(self, *, with_state: bool) -> tuple[_Known, list[torch.Tensor]]:
-        """Each tensor but gradients once. It is not gone through anew where nothing was added, taken away or put in its place."""
+        """Return each tensor other than gradients once; enumerates them only if any was added, removed or replaced."""
         key = self._key(with_state=with_state)
         known = self._known.get(with_state)
         if key is not None and known is not None and known.key == key and (tensors := known.tensors()) is not None:
@@ -427,7 +427,7 @@ class HeldTensors:
         return known, [one.tensor for one in found]
 
     def _key(self, *, with_state: bool) -> list[Any] | None:
-        """What differs whenever `_all` would give something else; None if that cannot be said."""
+        """Return a key that changes whenever the result of `_all` would; None if that is not known."""
         if self._identities is not None:
             walks = [self._walk(root) for root in self._paths.roots()]
             if not all(walk.is_plain for walk in walks):
@@ -468,7 +468,7 @@ class HeldTensors:
         for number, root in enumerate(self._paths.roots(), 1):
             parameters, buffers = self._of_root(root)
             names = [name for name, _ in (*parameters, *buffers)]
-            # Two outermost modules, of a GAN say, may both have a `0.weight`.
+            # Two outermost modules, for example of a GAN, may both have a `0.weight`.
             suffix = "" if taken.isdisjoint(names) else f" of outermost module {number} ({type(root).__name__})"
             taken.update(names)
             for name, parameter in parameters:
@@ -491,7 +491,7 @@ def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
 
 def _of_optimizer(optimizer: torch.optim.Optimizer, named: dict[int, str], *, with_state: bool) -> Iterator[Held]:
     for group_index, group in enumerate(optimizer.param_groups):
-        # A parameter that has a name is that one wherever it stands; the others are known by where they stand.
+        # A named parameter is identified by its name wherever it is in the group; the others by their positions.
         for index, parameter in sorted(enumerate(group["params"]), key=lambda one: named.get(id(one[1]), "")):
             if not isinstance(parameter, torch.Tensor):
                 continue
@@ -516,17 +516,17 @@ _MOST_FORMS = 4096
 
 
 class StepLedger:
-    """Collects what a step had, and adds a row when it ends."""
+    """Collects the contents of a step, and adds a row when it ends."""
 
     def __init__(self, folder: Path, state_every: int) -> None:
         """Make the file.
 
         Args:
-            folder: Of the process.
-            state_every: Every how many steps it will have all that is held.
+            folder: The folder of the process.
+            state_every: Every how many steps the ledger gets everything held.
 
         Raises:
-            OSError: It cannot be made.
+            OSError: The file cannot be made.
         """
         self._writer = LedgerWriter(folder, state_every)
         self._values: dict[str, list[str]] = {}
@@ -541,13 +541,13 @@ class StepLedger:
         digests: Sequence[bytes | PendingDigest],
         plain: Sequence[bytes] = (),
     ) -> None:
-        """A batch arrived, or a backward began from a loss.
+        """Add a batch that arrived, or a loss from which a backward began.
 
         Args:
-            role: Which of them; others do not count.
-            tensors: What it held.
-            digests: Of each tensor.
-            plain: Digests of values that are no tensors.
+            role: Which of the two; other roles are ignored.
+            tensors: Its tensors.
+            digests: The digest of each tensor.
+            plain: Digests of non-tensor values.
         """
         group = _GROUPS_OF_ROLES.get(role)
         if group is None:
@@ -559,18 +559,18 @@ class StepLedger:
         values += [f"{_VALUE} {digest.hex()}" for digest in plain]
 
     def loss(self, value: float | None) -> None:
-        """What the last loss of the step is, as a number."""
+        """Set the step's last loss, as a number."""
         self._loss = value
 
     def hold(self, held: HeldNow, digests: Sequence[bytes | PendingDigest]) -> dict[str, bytes]:
-        """What the program holds as the step ends.
+        """Set what the program holds at the end of the step.
 
         Args:
             held: The tensors.
-            digests: Of each of them.
+            digests: The digest of each tensor.
 
         Returns:
-            By kind, one digest for all tensors of it.
+            For each kind, one digest of all its tensors.
         """
         lines: dict[str, list[str]] = {}
         form = self._form

@@ -1,8 +1,8 @@
-"""Finds the library that records below Python, or builds it once with the compiler that is there.
+"""Finds the native library that records below Python, or builds it once with the installed compiler.
 
-It is built against one version of PyTorch and of Python, and lies in the package or in the user's cache under the names of both
-and of the sources that it was made from; so one that was built for others is never loaded. Nothing here imports PyTorch before
-the library is loaded. Run as a module, this builds the library; the launcher does so by `prepare` before it starts a program.
+It is built for one version of PyTorch and of Python, and stored in the package or in the user's cache. Its name holds both
+versions and a digest of its sources, so a library built for others is never loaded. Nothing here imports PyTorch before
+the library is loaded. Run as a module, this builds it; the launcher does so with `prepare` before it starts a program.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ MODULE = "_determinism_observer"
 _HERE = Path(__file__).parent / "native"
 _SOURCES = ("*.c", "*.cpp", "*.h")
 _INSTRUCTIONS = {"base": (), "avx2": ("-mavx2",), "avx512": ("-mavx512f",)}
-"""Sets of instructions that the digest is compiled for, with the options of the compiler; the first one runs everywhere."""
+"""Instruction sets that the digest is compiled for, with the compiler's options; the first one runs everywhere."""
 TESTED = ("2.6", "2.7", "2.8", "2.9", "2.10", "2.11", "2.12", "2.13", "2.14")
-"""Minor versions of PyTorch with which the tests were run natively, on x86-64: with others the native recorder must be asked for."""
+"""Minor versions of PyTorch whose native recording was tested, on x86-64; with others, it must be requested."""
 TESTED_PYTHON = ("3.11", "3.12", "3.13")
-"""Those of Python, each with at least one version of PyTorch."""
+"""Tested minor versions of Python, each with at least one version of PyTorch."""
 _X86_64 = ("x86_64", "AMD64")
 _UNTESTED_DEVICES = {"hip": ("kfd",), "xpu": ("dri/renderD*",)}
-"""What the builds of PyTorch for GPUs of AMD and Intel drive, as files in `/dev`; with one of NVIDIA it was tested."""
+"""Device files in `/dev` of the AMD and Intel GPUs that some PyTorch builds drive; NVIDIA GPUs were tested."""
 _DEVICE_FILES = Path("/dev")
 _SECONDS = 600.0
 _FLAGS = ("-std=c++20", "-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-w")
-"""Without `NDEBUG` headers of PyTorch assert fields that its library never sets."""
+"""Without `NDEBUG`, PyTorch's headers assert fields that its library never sets."""
 
 
 class NotNative(Exception):
-    """Says why this process cannot be recorded below Python."""
+    """This process cannot be recorded natively, for the given reason."""
 
 
 class BuildFailed(NotNative):
-    """A compiler was run, and failed."""
+    """The compiler was run and failed."""
 
 
 class _PyTorch(NamedTuple):
@@ -63,11 +63,11 @@ class _PyTorch(NamedTuple):
     version: str
     git: str
     drives: tuple[str, ...]
-    """The sorts of GPUs that it was built for, of those that were not tested."""
+    """The untested kinds of GPUs that it was built for."""
 
 
 class _Tools(NamedTuple):
-    """What the library is built with."""
+    """The tools and headers that the library is built with."""
 
     compiler: str
     pytorch: Path
@@ -77,10 +77,10 @@ class _Tools(NamedTuple):
 
 
 def check_tested() -> None:
-    """Refuse the native recorder where it was not tested: there it is used only if it is asked for.
+    """Reject the native recorder where it was not tested; there it is used only if requested explicitly.
 
     Raises:
-        NotNative: It was not tested with this PyTorch, this Python or this processor, or there is a GPU of AMD or Intel.
+        NotNative: It was not tested with this PyTorch, this Python or this processor, or there is an AMD or Intel GPU.
     """
     torch = _pytorch()
     asked = f"{RECORDER_VARIABLE}=native chooses it anyway"
@@ -103,10 +103,10 @@ def _minor(version: str) -> str:
 
 
 def load() -> Any:
-    """The library, loaded into this process.
+    """Load the library into this process.
 
     Raises:
-        NotNative: There is none that fits.
+        NotNative: There is no suitable library.
     """
     path = find()
     if path is None:
@@ -137,10 +137,10 @@ def _loaded(path: Path) -> Any:
 
 
 def find() -> Path | None:
-    """The library for this interpreter; None if it is not there yet.
+    """Find the library for this interpreter; None if it has not been built yet.
 
     Raises:
-        NotNative: There can be none, since PyTorch is not installed.
+        NotNative: There can be none, as PyTorch is not installed.
     """
     for path in (_HERE / "built" / f"{_key()}.so", _folder() / f"{_key()}.so"):
         if path.is_file() and _is_trusted(path):
@@ -149,15 +149,15 @@ def find() -> Path | None:
 
 
 def build(say: Callable[[str], None], into: Path | None = None, *, again: bool = True) -> Path:
-    """Build the library for this interpreter, unless it is there already.
+    """Build the library for this interpreter, unless it already exists.
 
     Args:
-        say: Takes the lines that say what takes so long.
-        into: A folder for it, from which those of other sources are removed; else that in the user's cache.
-        again: Whether to try again what failed before with the same compiler.
+        say: Called with lines about the progress.
+        into: The folder for it, from which libraries of other sources are removed; by default, one in the user's cache.
+        again: Whether to retry a build that failed before with the same compiler.
 
     Returns:
-        Where it lies.
+        Its path.
 
     Raises:
         NotNative: It cannot be built here.
@@ -186,7 +186,7 @@ def build(say: Callable[[str], None], into: Path | None = None, *, again: bool =
             os.chmod(made, 0o600)
             os.replace(made, target)
             if into is not None:
-                # For other versions of PyTorch and Python they stay; those of other sources nobody would ever load.
+                # Libraries for other versions of PyTorch and Python stay; those of other sources would never be loaded.
                 for other in set(folder.glob("*.so")) - set(folder.glob(f"*-{_sources()}.so")):
                     other.unlink()
             _failure_file(folder).unlink(missing_ok=True)
@@ -201,7 +201,7 @@ def build(say: Callable[[str], None], into: Path | None = None, *, again: bool =
 
 
 def _failure_file(folder: Path) -> Path:
-    """What a compiler said last when it could not build the library: it is not asked at each start of a program."""
+    """Return the file with the compiler's last error, so that a failed build is not retried at each program start."""
     return folder / f"{_key()}.failed"
 
 
@@ -215,7 +215,7 @@ def _check_failure(folder: Path, tools: _Tools) -> None:
 
 
 def _check_buildable() -> None:
-    """Raise what keeps the library from being built here, as far as that is known without trying."""
+    """Raise the reason why the library cannot be built here, if it is known without trying."""
     folder = _folder()
     _check_failure(folder, _tools())
     there = next(place for place in (folder, *folder.parents) if place.exists())
@@ -224,7 +224,7 @@ def _check_buildable() -> None:
 
 
 def _tools() -> _Tools:
-    """What is needed to build the library."""
+    """Find what is needed to build the library."""
     if sys.platform != "linux":
         raise NotNative(f"it is built on Linux only, and this is {sys.platform}")
     if sys.implementation.name != "cpython":
@@ -250,7 +250,7 @@ def _compile(folder: Path, tools: _Tools, say: Callable[[str], None]) -> Path:
     for name, options in sets.items():
         objects.append(str(folder / f"digest-{name}.o"))
         define = f"-DDIGEST=determinism_digest_{name}"
-        # As C, whose name is the same for every compiler.
+        # Compiled as C, so that the function's name is the same with every compiler.
         _run(compiler, "-x", "c", "-O3", "-fPIC", "-DNDEBUG", "-w", *options, define, f"-I{xxhash}", "-c",
              str(_HERE / "digest.c"), "-o", objects[-1])  # fmt: skip
     built_for = _built_for()
@@ -276,10 +276,10 @@ def _run(*command: str) -> None:
 
 
 def xxhash_headers() -> Path:
-    """The folder that holds `xxhash.h`, which comes with pyarrow.
+    """Find the folder that contains `xxhash.h`, which comes with pyarrow.
 
     Raises:
-        NotNative: This pyarrow has none.
+        NotNative: This pyarrow does not include it.
     """
     spec = importlib.util.find_spec("pyarrow")
     places = spec.submodule_search_locations if spec is not None else None
@@ -292,9 +292,9 @@ def xxhash_headers() -> Path:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Let one process build at a time: the others find what it built."""
+    """Let one process build at a time; the others then find what it built."""
     with open(folder / ".lock", "w", encoding="utf-8") as lock:
-        # Without locks on a file system, what two processes build is the same, and takes its name in one go.
+        # On a file system without locks, two processes build the same file, and each renames it into place atomically.
         with suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -305,7 +305,7 @@ def _folder() -> Path:
 
 
 def _is_trusted(path: Path) -> bool:
-    """Whether nobody but the user could have put it there: it is code that will run."""
+    """Whether only the user or root could have put the file there: it is code that will run."""
     if path.parent.parent == _HERE:
         return True
     for place in (path, path.parent):
@@ -348,15 +348,15 @@ def _pytorch() -> _PyTorch:
 
 
 def _string_abi(root: Path) -> int:
-    """Which of the two kinds of strings of the C++ library PyTorch was built with; newer versions have only one."""
-    # Importing PyTorch would tell; but the name of a constructor that takes a string does so too.
+    """Find which of the two string ABIs of the C++ library PyTorch was built with; newer versions have only one."""
+    # The mangled name of a constructor that takes a string shows it without importing PyTorch.
     return int(b"SourceLocationENSt7__cxx11" in (root / "lib" / "libc10.so").read_bytes())
 
 
 def prepare() -> int:
-    """Build the library before a program starts, if it is wanted there and not built yet; 0 if it is there now.
+    """Build the library before a program starts, if it is wanted and not built yet; returns 0 if it is available now.
 
-    Where nobody asked for it, only a build is announced: why there is none, the report says.
+    If it was not requested explicitly, only builds and their failures are printed; the report gives all other reasons.
     """
     is_asked = recorder_choice(os.environ) == "native"
     try:
@@ -377,9 +377,9 @@ def _say(line: str) -> None:
 
 
 def main() -> int:
-    """Build the library for the interpreter that runs this; the exit status is 3 where it cannot be.
+    """Build the library for the interpreter that runs this; the exit status is 3 if that is not possible.
 
-    A folder for it may be given as the only argument; without one it is built into the user's cache, unless it is there.
+    The only argument may be a folder for it; by default it is built into the user's cache, unless it already exists.
     """
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else None
     try:

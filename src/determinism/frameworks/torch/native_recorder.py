@@ -1,8 +1,8 @@
-"""The recorder of a thread whose ops an observer below Python records.
+"""The recorder of a thread whose ops are recorded by a native observer.
 
-The observer writes the ordinary record by itself, with the numbers of names that it keeps. What it meets for the first time,
-and what is rare, it asks of the methods here that begin with `native_`; an op on a tensor that is not an ordinary one goes through
-`native_before` and `native_after`, which do what the handler of the dispatch mode does.
+The observer writes ordinary records by itself, with the numbers of names that it keeps. For new names and rare cases it
+calls the methods here that begin with `native_`. Ops on tensors that are not ordinary go through `native_before` and
+`native_after`, which do what the handler of the dispatch mode does.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _FLAGS = (
     "is_ignored", "is_view", "is_uninitialized", "is_asynchronous", "is_lift", "draws", "has_unvalued_inputs",
     "reads_written", "keeps_unwritten", "returns_target",
 )  # fmt: skip
-"""Traits that the observer knows, in the order of its flags."""
+"""Traits that the observer uses, in the order of its flags."""
 _BY_PYTHON = 1 << len(_FLAGS)
 
 
 class NativeStorages(StorageTable):
-    """The state of every storage that records have touched, which the observer keeps."""
+    """The state of every storage that records have touched, kept by the observer."""
 
     def __init__(self, layouts: LayoutTable, native: Any) -> None:
-        """Take what numbers the ways to look at storages, and the observer's stream."""
+        """Take the table of layouts, and the observer's stream."""
         super().__init__(layouts)
         self.native = native
         """The observer's stream."""
@@ -65,23 +65,23 @@ class NativeStorages(StorageTable):
         return state, layouts.get(key) or self._layouts.add(tensor, key, layouts)
 
     def known(self, tensor: torch.Tensor) -> Any:
-        """The state of a tensor's storage if a record has touched it."""
+        """Return the state of a tensor's storage if a record has touched it."""
         _storage_of(tensor)
         return self.native.known(tensor)
 
     def is_shared(self, tensor: torch.Tensor) -> bool:
         """Whether processes share the memory of a tensor."""
-        # On a GPU a storage always says so.
+        # On a GPU, `is_shared` is always true.
         return tensor.is_cpu and _storage_of(tensor).is_shared()
 
     def share(self, tensor: torch.Tensor) -> None:
-        """A tensor's memory becomes that of other processes too."""
+        """Note that a tensor's memory is now shared with other processes."""
         state: Any = self.state(tensor)
         state.is_shared = True
         state.layouts = self._layouts.where(tensor, is_shared=True)
 
     def written_elsewhere(self, key: int) -> None:
-        """Another thread wrote a storage: what it holds is digested when it is read."""
+        """Note that another thread wrote a storage: its contents are digested when read."""
         self.native.written_elsewhere(key)
 
     def contents(self, digest: Callable[[torch.Tensor], Digest]) -> Any:
@@ -102,10 +102,10 @@ class NativeStorages(StorageTable):
 
 
 class NativeSites(SiteTable):
-    """The stacks of a stream, whose end the observer knows."""
+    """The stacks of a stream, whose outermost frame the observer knows."""
 
     def __init__(self, stream: Any, *add: Callable[[str], int]) -> None:
-        """Take the observer's stream, and what writes a frame and a stack."""
+        """Take the observer's stream, and the functions that write a frame and a stack."""
         self._stream = stream
         super().__init__(*add)
 
@@ -116,7 +116,7 @@ class NativeSites(SiteTable):
 
     @outermost.setter
     def outermost(self, frame: FrameType | None) -> None:
-        # The observer borrows it.
+        # The observer only borrows the reference.
         self._stream.end_stacks_at(frame)
         self._outermost = frame
 
@@ -125,7 +125,7 @@ class NativeStream(Stream):
     """A stream whose rows the observer writes."""
 
     def __init__(self, writer: ProcessWriter, devices: DeviceDigests, library: Any) -> None:
-        """Take what writes the records, the devices on which tensors are digested, and the loaded library."""
+        """Take the writer of the records, the devices on which tensors are digested, and the loaded library."""
         super().__init__(writer, devices)
         self._library = library
         library.digest_on(devices.kind)
@@ -136,22 +136,22 @@ class NativeStream(Stream):
         writer.share(self)
 
     def attach(self, spool: Spool) -> None:
-        """Rows go into this spool from now on."""
+        """Write rows into this spool from now on."""
         sizes = [row_bytes(group) for group in ROWS]
         capacities = (spool.record_capacity, spool.child_capacity)
         self.native.attach(spool.memory, spool.counts, spool.offsets, sizes, *capacities, ROWS_OFFSET, FIRST_OFFSET)
 
     def detach(self) -> None:
-        """Rows go through `ProcessWriter.append` from now on."""
+        """Pass rows through `ProcessWriter.append` from now on."""
         self.native.detach()
 
     def queue_of(self, device: torch.device) -> Any:
-        """What queues digests on a device below Python; see `RecordDigests.queue_of`."""
+        """Return the native queue of digests on a device; see `RecordDigests.queue_of`."""
         return self.digests.queue_of(device, self._library.DeviceQueue)
 
 
 class KnownOp(NamedTuple):
-    """What Python knows of an op."""
+    """What Python knows about an op."""
 
     name: str
     traits: OpTraits
@@ -159,7 +159,7 @@ class KnownOp(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """An op that Python looks at, while it runs."""
+    """A running op that Python records."""
 
     op: KnownOp
     traits: OpTraits
@@ -170,16 +170,16 @@ class _Call(NamedTuple):
 
 
 class NativeRecorder(Recorder):
-    """Records the ops of one thread, of which an observer below Python is told."""
+    """Records the ops of one thread, seen by a native observer."""
 
     name = "native"
 
     def __init__(self, library: Any, *, tracks_ops: bool = True, paranoid: bool = False) -> None:
-        """Make one that sleeps until `begin`.
+        """Make one that is inactive until `begin`.
 
         Args:
             library: The loaded library.
-            tracks_ops: Whether ops will be seen.
+            tracks_ops: Whether ops are seen.
             paranoid: Digest every input of every op.
         """
         self._library = library
@@ -192,7 +192,7 @@ class NativeRecorder(Recorder):
         self._kept_values: Any = None
         super().__init__(tracks_ops=tracks_ops, paranoid=paranoid)
 
-    # What decides whether and how the observer records lies with it.
+    # The settings that decide whether and how the observer records are kept in it.
 
     @property
     def is_active(self) -> bool:
@@ -201,7 +201,7 @@ class NativeRecorder(Recorder):
 
     @is_active.setter
     def is_active(self, value: bool) -> None:
-        # Kept here as well: each call of a module asks for it, and the observer takes twice as long to say.
+        # Also kept here: each module call reads it, and reading it from the observer takes twice as long.
         self._is_active = self.native.is_active = value
 
     @property
@@ -260,11 +260,11 @@ class NativeRecorder(Recorder):
         return True
 
     def another(self) -> NativeRecorder:
-        """One of the same sort, for another thread."""
+        """Make one of the same kind, for another thread."""
         return NativeRecorder(self._library, tracks_ops=self.tracks_ops, paranoid=self.paranoid)
 
     def stream_of(self, writer: ProcessWriter, devices: DeviceDigests) -> Stream:
-        """A stream that recorders of this sort share."""
+        """Make a stream that recorders of this kind share."""
         return NativeStream(writer, devices, self._library)
 
     def _new_links(self) -> Any:
@@ -289,7 +289,7 @@ class NativeRecorder(Recorder):
         )
 
     def install(self, threads: Threads) -> Undo:
-        """Let the observer be told of every op from now on, if ops are recorded; returns what ends that."""
+        """Show the observer every op from now on, if ops are recorded; returns a function that ends this."""
         self._library.install(threads, UNREAD_IN, self.tracks_ops)
         hiding = _modules_with(_HIDING) if self.tracks_ops else []
         undos = [wrap(module, _HIDING, partial(_hidden, self._library)) for module in hiding]
@@ -302,15 +302,15 @@ class NativeRecorder(Recorder):
         return uninstall
 
     def enter_thread(self) -> None:
-        """See the ops of the thread that calls this, from now on."""
+        """Start observing ops in the calling thread."""
         self._library.attach_thread(self.native)
 
     def leave_thread(self) -> None:
-        """See them no longer."""
+        """Stop observing ops in the calling thread."""
         self._library.detach_thread()
 
     def run_unrecorded(self, action: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-        """See `RecordMaker.run_unrecorded`; a profiler of the program does not see it either."""
+        """See `RecordMaker.run_unrecorded`; hidden from the program's profilers as well."""
         before = self._library.observe(False)
         try:
             return super().run_unrecorded(action, *arguments, **keywords)
@@ -318,7 +318,7 @@ class NativeRecorder(Recorder):
             self._library.observe(before)
 
     def end(self) -> None:
-        """Recording ended for good."""
+        """End recording for good."""
         super().end()
         self.native.close()
 
@@ -370,23 +370,23 @@ class NativeRecorder(Recorder):
             looked.edges += edges
             looked.digests += digests
             if at < len(tensors):
-                # One that is not ordinary.
+                # This tensor is not ordinary.
                 self.edges.look_at(tensors[at], looked)
                 at += 1
 
-    # What the observer asks.
+    # Called by the observer.
 
     def native_learn(self, name: str, overload: str) -> tuple[Any, ...]:
-        """How an op is recorded.
+        """Look up how an op is recorded.
 
         Args:
             name: Its qualified name.
-            overload: That of its overload; empty for the default one.
+            overload: The name of its overload; empty for the default one.
 
         Returns:
-            What Python is to be given of it later, the flags, the positions of the arguments that it writes, of the flag
-            `accumulate` or -1, of arguments written without being declared, of the flag for that or -1, and of the
-            outputs that are workspaces.
+            The object to pass back for this op later, the flags, and the positions of the arguments that it writes, of
+            the flag `accumulate` or -1, of arguments written undeclared, of the flag for that or -1, and of the outputs
+            that are workspaces.
         """
         namespace, _, base = name.partition("::")
         function = getattr(getattr(getattr(torch.ops, namespace), base), overload or "default")
@@ -406,25 +406,25 @@ class NativeRecorder(Recorder):
         )
 
     def native_arguments(self, op: KnownOp, args: Any, kwargs: Any) -> int:
-        """The number of the text of an op's arguments; -1 if there are none."""
+        """Return the number of the text of an op's arguments; -1 if there are none."""
         return self.arguments.number(self.stream.op_number(op.name), op.traits, args, kwargs)
 
     def native_helper(self) -> int:
-        """What the records of this thread, which works for that of the recorder, say about who made them."""
+        """Return the number of the calling thread, which works for the recorder's thread."""
         return self.helper_number(get_ident())
 
     def native_lifted(self, tensor: torch.Tensor, lifted: Digest) -> tuple[bytes, bool]:
-        """Digest of memory that another owner allocated, on a device; and whether it is not what was taken over."""
+        """Digest foreign memory on a device; also returns whether it differs from when it was lifted."""
         digest = settled(self.stream.digests.of(tensor))
         return digest, digest != settled(lifted)
 
     def native_leaf_read(self, tensor: torch.Tensor) -> bool:
-        """A leaf that requires a gradient was read; gives whether it is a parameter."""
+        """Note that a leaf that requires a gradient was read; returns whether it is a parameter."""
         self._leaf_read(tensor)
         return isinstance(tensor, torch.nn.Parameter)
 
     def native_output(self, tensor: torch.Tensor, is_digested: bool) -> tuple[int, bytes, Any]:
-        """Layout, digest and state of an output that is not an ordinary tensor of the CPU."""
+        """Return layout, digest and state of an output that is not an ordinary CPU tensor."""
         digest = settled(self.stream.digests.of(tensor)) if is_digested else NO_DIGEST
         if is_strided(tensor):
             state, layout = self.stream.storages.look(tensor)
@@ -432,15 +432,15 @@ class NativeRecorder(Recorder):
         return self.layouts.number_without_storage(tensor), digest, None
 
     def native_value(self, value: Any) -> tuple[int, bytes]:
-        """Layout and digest of a value that is no tensor."""
+        """Return layout and digest of a non-tensor value."""
         return self.layouts.value_number, digest_text(value_text(value))
 
     def native_value_read(self, record: int, producer: int, output: int, value: float) -> None:
-        """An op gave a number to the program."""
+        """Note that an op returned a number to the program."""
         self.writer.number(Meaning.READ, record, (producer, output), value, self.progress.step)
 
     def native_before(self, op: KnownOp, args: Any, kwargs: Any) -> _Call | None:
-        """An op is about to run; gives what `native_after` needs, None if that is nothing."""
+        """Look at an op that is about to run; returns what `native_after` needs, None if this failed."""
         traits = op.traits
         try:
             if traits.is_view_or_copy:
@@ -452,7 +452,7 @@ class NativeRecorder(Recorder):
         return _Call(op, traits, args, kwargs, looked, generator)
 
     def native_after(self, call: _Call | None, result: Any) -> None:
-        """An op has run."""
+        """Record an op that has run."""
         if call is None:
             return
         op, traits, args, kwargs, looked, generator = call
@@ -462,13 +462,13 @@ class NativeRecorder(Recorder):
             self.failed(traits.name, error)
 
 
-# PyTorch prints tensors and compiles in a block in which no dispatch mode is active: its ops are not the program's.
+# PyTorch disables all dispatch modes while it prints tensors or compiles: the ops inside are not the program's.
 
 _HIDING = "_disable_current_modes"
 
 
 def _modules_with(name: str) -> list[Any]:
-    """Where the function is called from; what is imported later takes it from the first of these."""
+    """Return the modules that call the function; modules imported later take it from the first of these."""
     found = (sys.modules.get(module) for module in ("torch.utils._python_dispatch", "torch._dynamo.convert_frame"))
     return [module for module in found if hasattr(module, name)]
 
@@ -483,11 +483,11 @@ def _hidden(library: Any, original: Callable[[], Any]) -> Iterator[Any]:
             library.show()
 
 
-# Chooses what records the ops of this process: the observer below Python, or a dispatch mode.
+# Chooses what records the ops of this process: the native observer or a dispatch mode.
 
 
 def recorder_for(level: Level, *, paranoid: bool) -> tuple[Recorder, str]:
-    """The recorder of the main thread, and why it is not the native one; empty if it is.
+    """Make the recorder of the main thread; also returns why it is not the native one, or an empty string if it is.
 
     Args:
         level: What is recorded.

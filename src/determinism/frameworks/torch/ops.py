@@ -1,4 +1,4 @@
-"""Properties of an op that are known before it runs: what it writes, what it only looks at, whether it is random."""
+"""Properties of an op that are known before it runs: what it writes, which values it reads, whether it is random."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from determinism.import_hook import after_import
 from determinism.redaction import redacted_code
 from determinism.trace.writer import ProcessWriter
 
-# What collectives write. Their schemas do not say it (torch 2.13: `torch/csrc/distributed/c10d/Ops.cpp`).
+# What collectives write. Their schemas do not declare it (torch 2.13: `torch/csrc/distributed/c10d/Ops.cpp`).
 
 _NAMESPACES = ("c10d", "_c10d_functional")
 
 ADDED_TO = frozenset({"c10d::allreduce_", "c10d::allreduce_coalesced_", "c10d::reduce_"})
-"""They read what they write: their first argument."""
+"""Ops that read and write their first argument."""
 
 FILLED = frozenset(
     {
@@ -37,52 +37,52 @@ FILLED = frozenset(
         "fsdp::all_gather_copy_in",
     }
 )  # fmt: skip
-"""They write their first argument (`fsdp::all_gather_copy_in` its second) and do not read it; a broadcast reads it in
-the root."""
+"""Ops that write their first argument (`fsdp::all_gather_copy_in` its second) without reading it; a broadcast reads it
+in the root."""
 
 WITHOUT_VALUES = frozenset({"c10d::barrier", "c10d::monitored_barrier_"})
-"""They take a tensor of which nothing is used."""
+"""Ops that take a tensor but do not use its values."""
 
 _FSDP_COPY = "fsdp::all_gather_copy_in"
-"""Puts the part of this process into a buffer, its second argument, that an all-gather then fills."""
+"""Copies this process's part into a buffer, its second argument, which an all-gather then fills."""
 
 
 def targets(name: str) -> tuple[int, ...]:
-    """Positions of the arguments that an op writes without saying so."""
+    """Return the positions of the arguments that an op writes without declaring it."""
     if name == _FSDP_COPY:
         return (1,)
     return (0,) if name in ADDED_TO or name in FILLED else ()
 
 
 def is_collective(name: str) -> bool:
-    """Whether what an op writes may still be on its way when the op returns."""
+    """Whether an op's outputs may still be in transit when it returns."""
     return name.partition("::")[0] in _NAMESPACES or name == _FSDP_COPY
 
 
 def root_at(name: str) -> int | None:
-    """Position of the rank that alone reads what the op writes; None if there is no such rank."""
+    """Return the position of the only rank that reads what the op writes; None if there is no such rank."""
     return 2 if name == "c10d::broadcast_" else None
 
 
 def is_root(args: Any, position: int) -> bool:
-    """Whether this process is the root of a collective, whose second argument is the group of processes."""
+    """Whether this process is the root of a collective, whose second argument is the process group."""
     group = torch.distributed.ProcessGroup.unbox(args[1])
     return bool(group.rank() == args[position])
 
 
-# Keeps `torch.compile` from looking into the recorder.
+# Keeps `torch.compile` from tracing into the recorder.
 #
-# PyTorch wraps the handler of every mode so that Dynamo leaves its frames alone. The wrapper imports Dynamo, which
-# takes a second, into programs that never compile, and costs a quarter of an empty handler per op. Marking the code
-# object says the same to Dynamo's frame evaluation for nothing.
+# PyTorch wraps the handler of every mode so that Dynamo skips its frames. The wrapper imports Dynamo, which takes a
+# second, into programs that never compile, and adds a quarter of the cost of an empty handler to each op. Marking the
+# code object has the same effect on Dynamo's frame evaluation at no cost.
 
 
 def leave_alone(function: Callable[..., Any], *, with_callees: bool = True) -> bool:
-    """Tell Dynamo to run a function as it is; False if this version of PyTorch cannot.
+    """Make Dynamo run a function without compiling it; False if this version of PyTorch cannot.
 
     Args:
         function: A Python function.
-        with_callees: Also whatever it calls; otherwise Dynamo may compile that.
+        with_callees: Whether to skip its callees too; if not, Dynamo may compile them.
     """
     evaluation = getattr(torch._C._dynamo, "eval_frame", None)
     try:
@@ -99,16 +99,16 @@ _NOT_SKIPPED = ("determinism.frameworks", "determinism.frameworks.torch", "deter
 
 
 def leave_recorder_alone(failed: Callable[[str], None]) -> Callable[[], None]:
-    """Let Dynamo skip the files of this package but for the patches, which compiled code may call.
+    """Make Dynamo skip the files of this package, except the patches, which compiled code may call.
 
-    Where a compiled function calls `backward()` or `optimizer.step()`, Dynamo breaks its graph, and would go on to
-    compile each function that hooks call: dozens of graphs, with warnings on the program's error stream.
+    Where a compiled function calls `backward()` or `optimizer.step()`, Dynamo breaks its graph, and would then compile
+    each function that hooks call: dozens of graphs, with warnings on the program's error stream.
 
     Args:
-        failed: Called in words where this version of PyTorch keeps no such list.
+        failed: Called with the reason if this version of PyTorch has no list of files to skip.
 
     Returns:
-        What takes the files off the list, or lets go of the wish if Dynamo has not been imported.
+        A function that takes the files off the list, or cancels adding them if Dynamo has not been imported.
     """
     added: list[str] = []
 
@@ -130,7 +130,7 @@ def leave_recorder_alone(failed: Callable[[str], None]) -> Callable[[], None]:
 
 
 def _skipped_modules() -> Iterator[str]:
-    """Every module and package that is not above a patch."""
+    """Yield every module and package that does not contain a patch."""
     for package in ("determinism", *_NOT_SKIPPED[:-1]):
         for module in pkgutil.iter_modules(sys.modules[package].__path__, f"{package}."):
             if module.name not in _NOT_SKIPPED:
@@ -138,32 +138,32 @@ def _skipped_modules() -> Iterator[str]:
 
 
 def unwrap_handler(mode: type[Any]) -> None:
-    """Take PyTorch's wrapper off the handler of a mode, where its code can be marked instead."""
+    """Remove PyTorch's wrapper from the handler of a mode, if its code can be marked instead."""
     plain = getattr(mode.__torch_dispatch__, "__wrapped__", None)
     if plain is not None and leave_alone(plain):
         mode.__torch_dispatch__ = plain
 
 
-# What PyTorch computes differently while a dispatch mode is active; data that the audit found, by version.
+# What PyTorch computes differently while a dispatch mode is active; the data was found by the audit, per version.
 #
-# A mode is seen by more than its handler. Some formulas of the autograd engine ask whether one is active, and then
-# leave out what a tensor subclass could not do: other ops, other bits, checks that are not made. And an op that runs
-# ops itself finds autocast and lazy conjugation switched off below a handler.
+# A mode affects more than the ops that its handler gets. Some autograd formulas check whether a mode is active, and
+# then avoid what a tensor subclass could not do: they run other ops, give other bits and skip checks. And an op that
+# runs ops itself finds autocast and lazy conjugation switched off below a handler.
 
 DATA = Path(__file__).parent / "data" / "formulas.toml"
 BLIND_SPOT = "formula-changed"
-"""Says in a program's trace that it ran a formula that could not be kept."""
+"""The blind spot of a program whose formulas were changed by recording."""
 _NODE = re.compile(r"(\w+)Backward\d+")
 
 
 @dataclass(frozen=True)
 class Formulas:
-    """What is known of one version of PyTorch."""
+    """The formulas of one version of PyTorch that depend on modes."""
 
     audited: str
     """The version that the audit was run with."""
     is_audited: bool
-    """Whether that is the version asked for; a later digit of it does not matter."""
+    """Whether that is the requested version; only its first two numbers count."""
     nodes: frozenset[str]
     """Nodes of the autograd graph that take another formula, such as `ProdBackward0`."""
     conjugation_inside: frozenset[str]
@@ -188,11 +188,11 @@ class Formulas:
 
 @cache
 def formulas_of(version: str, path: Path = DATA) -> Formulas:
-    """What is known of a version; of the nearest audited one, if that one was not audited.
+    """Return the formulas of a version, or of the nearest audited one if it was not audited.
 
     Args:
-        version: As `torch.__version__` gives it.
-        path: The data.
+        version: In the form of `torch.__version__`.
+        path: The data file.
     """
     with path.open("rb") as file:
         audits = tomllib.load(file)["audit"]
@@ -213,7 +213,7 @@ def formulas_of(version: str, path: Path = DATA) -> Formulas:
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """The numbers of a version that say which formulas it has: the first two."""
+    """Return the numbers of a version that determine its formulas: the first two."""
     return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 
@@ -227,7 +227,7 @@ def _stems(nodes: frozenset[str]) -> frozenset[str]:
 
 
 def _camel_case(name: str) -> str:
-    """The name of an op as the names of its nodes begin: `_linalg_eigh` gives `LinalgEigh`."""
+    """Convert an op's name to the prefix of its node names: `_linalg_eigh` gives `LinalgEigh`."""
     return "".join(word[:1].upper() + word[1:] for word in name.split("_"))
 
 
@@ -235,7 +235,7 @@ def _camel_case(name: str) -> str:
 
 
 def generator_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Generator | None:
-    """The generator that an op will draw from; None if the device has none that can be read."""
+    """Find the generator that an op will draw from; None if the device has no readable one."""
     for value in (*kwargs.values(), *args):
         if isinstance(value, torch.Generator):
             return value
@@ -251,7 +251,7 @@ def generator_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Generat
 
 
 def state_digest(generator: torch.Generator) -> bytes:
-    """Digest of a generator's whole state."""
+    """Digest a generator's whole state."""
     return digest_tensor(generator.get_state())
 
 
@@ -267,7 +267,7 @@ _METADATA = {
     "_use_cudnn_ctc_loss", "_use_miopen_ctc_loss", "is_leaf", "requires_grad_", "retain_grad", "_backward",
     "record_stream", "set_data", "detach_", "_fw_primal", "_make_dual",
 }  # fmt: skip
-"""They read no element, so nothing can differ through them but shapes, which records hold anyway."""
+"""Ops that read no elements: only shapes can differ through them, and records hold shapes anyway."""
 
 _VIEWS_WITHOUT_ANNOTATION = {"_unsafe_view", "_reshape_alias"}
 
@@ -275,13 +275,13 @@ _UNINITIALIZED = {
     "empty", "empty_like", "empty_strided", "empty_permuted", "empty_quantized", "new_empty", "new_empty_strided",
     "_empty_affine_quantized", "_empty_per_channel_affine_quantized", "resize_", "resize_as_", "_resize_output_",
 }  # fmt: skip
-"""Their outputs hold what was in memory before (or stay partly unwritten)."""
+"""Ops whose outputs hold what was in memory before (or stay partly unwritten)."""
 
 _UNVALUED_INPUTS = {
     "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like", "new_empty",
     "new_empty_strided", "new_zeros", "new_ones", "new_full", "resize_", "resize_as_", "_shape_as_tensor",
 }  # fmt: skip
-"""They look at the shape, dtype and device of their inputs, never at elements."""
+"""Ops that use only the shape, dtype and device of their inputs, never their elements."""
 
 _WHOLE_WRITES = {
     "fill_", "zero_", "copy_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_", "geometric_", "cauchy_",
@@ -293,7 +293,7 @@ _PARTIAL_WRITES = {
     "index_put_", "_index_put_impl_", "index_copy_", "index_fill_", "masked_fill_", "masked_scatter_", "scatter_",
     "put_", "fill_diagonal_", "triu_", "tril_",
 }  # fmt: skip
-"""In-place ops that replace the elements that their arguments choose, and leave the others as they are."""
+"""In-place ops that replace the elements selected by their arguments, and leave the others as they are."""
 
 _HIDDEN_WRITES = {
     "native_batch_norm": ((3, 4), 5),
@@ -311,12 +311,12 @@ WORKSPACE_OUTPUTS = {
     "aten::_batch_norm_with_update": frozenset({3}),
     "aten::_batch_norm_no_update": frozenset({3}),
 }
-"""Outputs that hold scratch memory for the backward: their bytes differ in every run and mean nothing.
+"""Outputs that are scratch memory for the backward: their bytes differ in every run and are meaningless.
 `mkldnn_rnn_layer` and `_ctc_loss` were measured with torch 2.13 on the CPU; the others are documented as reserve spaces."""
 
 
 COPIES = frozenset({"aten::copy_", "aten::_to_copy"})
-"""They may return before the copy is made; see `late_copies`."""
+"""Ops that may return before the copy is complete; see `as_called`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,40 +328,40 @@ class OpTraits:
     is_ignored: bool
     is_view: bool
     is_view_or_copy: bool
-    """Whether an op needs a second look before it is recorded; one question for all others."""
+    """Whether an op needs special treatment; a single check for all other ops."""
     is_uninitialized: bool
     is_asynchronous: bool
-    """Its outputs may not be there yet when it returns, as where processes exchange tensors."""
+    """Whether its outputs may not be ready when it returns, as where processes exchange tensors."""
     is_lift: bool
-    """Makes a tensor of the framework out of memory from outside."""
+    """Whether it turns outside memory into a tensor of the framework."""
     draws: bool
     has_unvalued_inputs: bool
     written: tuple[int | str, ...]
     """Positions or names of the arguments that the op writes."""
     reads_written: bool
-    """Whether the previous content of a written argument takes part in the result."""
+    """Whether the result depends on the previous contents of a written argument."""
     keeps_unwritten: bool
     """Whether elements of a written argument can stay as they were."""
     accumulate_at: int | None
     """Position of the flag `accumulate`, which makes a partial write read its target."""
     root_at: int | None
-    """Position of the rank that alone reads what a collective writes."""
+    """Position of the only rank that reads what a collective writes."""
     hidden_written: tuple[int, ...]
     hidden_flag: int
     workspaces: frozenset[int]
     argument_names: tuple[str, ...]
     returns_target: bool
-    """An in-place op: writes its first argument, and returns that."""
+    """Whether it is an in-place op: writes its first argument and returns it."""
     has_formula_node: bool
-    """Its backward may take another formula while a mode is active."""
+    """Whether its backward may take another formula while a mode is active."""
     asks_for_modes: bool
-    """Its backward or its forward-mode derivative may."""
+    """Whether its backward or its forward-mode derivative may do so."""
     needs_settings: bool
-    """Its kernel runs ops that take account of autocast or lazy conjugation."""
+    """Whether its kernel runs ops that depend on autocast or lazy conjugation."""
 
 
 def traits_of(op: Any) -> OpTraits:
-    """Work out the traits of an `OpOverload` from its schema, its tags and the tables above."""
+    """Derive the traits of an `OpOverload` from its schema, its tags and the tables above."""
     schema = op._schema
     namespace, _, base = schema.name.partition("::")
     arguments = schema.arguments
@@ -438,10 +438,10 @@ HIGHER_ORDER = OpTraits(
 """An operator that takes functions: not recorded itself, as the ops inside it are."""
 
 OPAQUE = replace(HIGHER_ORDER, name="opaque", is_ignored=False)
-"""Something that is no op, of which only inputs and outputs are known."""
+"""Code that is not an op and of which only inputs and outputs are known."""
 
 
-# The arguments of an op that are no tensors, as a key that is quick to make and a text that is exact.
+# The non-tensor arguments of an op, as a key that is quick to make and as an exact text.
 
 _MAX_TEXT = 2000
 _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -453,19 +453,19 @@ def _is_bare(value: Any) -> bool:
 
 
 def argument_key(op: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """A hashable key; two calls of an op have equal keys only if their arguments have the same types and bits.
+    """Make a hashable key; two calls of an op have equal keys only if their arguments have the same types and bits.
 
-    Tensors and generators count by their place only: they are recorded on their own.
+    Tensors and generators count only by position: they are recorded separately.
 
     Args:
         op: Number of the op.
         args: The positional arguments.
-        kwargs: The others.
+        kwargs: The keyword arguments.
     """
-    # A Python number may stand in the place of any tensor, also of the first.
+    # A Python number may replace any tensor, even the first.
     values = [... if type(value) in _TENSORS else value for value in args]
     try:
-        # Bytes tell 1, 1.0 and True apart, and 0.0 from -0.0. Version 2 writes equal values as equal bytes.
+        # The bytes distinguish 1, 1.0 and True, and 0.0 and -0.0. Version 2 writes equal values as equal bytes.
         return op, marshal.dumps((values, kwargs) if kwargs else values, 2)
     except ValueError:
         # dtypes, devices, lists of tensors and the like.
@@ -487,7 +487,7 @@ def _extend(key: list[Any], value: Any) -> None:
         for item in value:
             _extend(key, item)
     elif kind is float or kind is complex:
-        # 0.0 == -0.0 == 0 and nan != nan: only the text tells floats apart.
+        # 0.0 == -0.0 == 0 and nan != nan: only the text identifies a float.
         key.append(kind)
         key.append(repr(value))
     elif _is_bare(value):
@@ -501,14 +501,14 @@ def _extend(key: list[Any], value: Any) -> None:
 
 
 def _opaque(value: Any) -> str:
-    """Objects without a value of their own; an address would differ in every run."""
+    """Describe an object without a plain value by its type, as an address would differ in every run."""
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return str(value)
     return type(value).__qualname__
 
 
 def argument_text(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """The arguments as a person would write them; long ones are cut and end with a digest of the whole."""
+    """Format arguments as a person would write them; a long text is cut and ends with a digest of the whole."""
     parts = []
     for position, value in enumerate(args):
         if not _is_bare(value):
@@ -522,7 +522,7 @@ def argument_text(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[st
 
 
 def value_text(value: Any) -> str:
-    """A plain value exactly; of anything else the type, as addresses differ in every run."""
+    """Format a plain value exactly, and anything else as its type, as addresses differ in every run."""
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(value_text(item) for item in value) + "]"
     if isinstance(value, torch.Tensor):
@@ -537,7 +537,7 @@ def value_text(value: Any) -> str:
 def _string_text(value: str) -> str:
     text = repr(value)
     shown = redacted_code(text)
-    # The digest tells one secret from another.
+    # The digest distinguishes different secrets.
     return text if shown == text else f"{shown} ({digest_text(value).hex()})"
 
 
@@ -547,12 +547,12 @@ class ArgumentTable:
     _MAX_KEYS = 20_000
 
     def __init__(self, add: Callable[[str], int]) -> None:
-        """Take the function that writes a text and gives its number."""
+        """Take the function that writes a text and returns its number."""
         self._add = add
         self._numbers: dict[tuple[Any, ...], int] = {}
 
     def number(self, op: int, traits: OpTraits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        """The number of the text of these arguments; -1 if there are none."""
+        """Return the number of the text of these arguments; -1 if there are none."""
         if not kwargs:
             for value in args:
                 if type(value) not in _TENSORS:
@@ -571,7 +571,7 @@ class ArgumentTable:
         return number
 
     def text_number(self, text: str) -> int:
-        """The number of a text that is not made from a call."""
+        """Return the number of a text that was not made from a call's arguments."""
         number = self._numbers.get((text,))
         if number is None:
             number = self._numbers[(text,)] = self._add(text)
@@ -580,12 +580,12 @@ class ArgumentTable:
 
 # Copies from a device to the host that are still under way when their op returns.
 #
-# With `non_blocking=True` and page-locked memory the host goes on at once, and what the memory holds before the
-# program has waited means nothing. So such an output is digested when it is read, like that of a collective.
+# With `non_blocking=True` and page-locked memory the host continues at once, and the memory's contents are meaningless
+# until the program has waited. So such an output is digested when it is read, like that of a collective.
 
 
 def as_called(traits: OpTraits, args: Any, kwargs: Any) -> OpTraits:
-    """The traits of one call of an op of `op_traits.COPIES`."""
+    """Return the traits of one call of an op in `COPIES`."""
     non_blocking = kwargs.get("non_blocking", False) or (len(args) > 2 and args[2])
     return _late(traits) if non_blocking and _leads_to_host(args, kwargs) else traits
 
@@ -603,13 +603,13 @@ def _late(traits: OpTraits) -> OpTraits:
     return replace(traits, is_asynchronous=True)
 
 
-# Runs an op that runs ops itself with autocast and lazy conjugation as they are without a mode.
+# Runs an op that itself runs ops, with autocast and lazy conjugation as they would be without a mode.
 #
-# PyTorch switches both off below the handler of a mode. Whatever an op's kernel hands to the dispatcher then misses
-# them: `bilinear` under autocast gives another dtype, `linalg.pinv` of a complex matrix wrong numbers.
+# PyTorch switches both off below the handler of a mode. The ops that the kernel dispatches then run without them:
+# `bilinear` under autocast returns another dtype, `linalg.pinv` of a complex matrix returns wrong numbers.
 #
-# In inference mode composite ops arrive whole, such as `linear`, and below the handler the views that they make no
-# longer know that their base requires a gradient. `matmul` asks for that, and multiplies in another way.
+# In inference mode, composite ops such as `linear` arrive whole, and below the handler the views that they make lose
+# the information that their base requires a gradient. `matmul` checks for that, and then multiplies differently.
 
 _C: Any = torch._C
 _NAMES = [name for name in dir(getattr(_C, "DispatchKey", object)) if not name.startswith("_")]
@@ -619,18 +619,18 @@ VIEWS = tuple(getattr(_C.DispatchKey, name) for name in ("ADInplaceOrView",) if 
 _CAN_RESTORE = hasattr(_C, "_RestorePythonTLSSnapshot") and hasattr(_C, "_ForceDispatchKeyGuard")
 
 _WRAPPED_ELSEWHERE = {"aten::linalg_pinv"}
-"""They also run inside an op that autocast wraps as a whole (`pinverse`), where it is off without a mode, too. A handler
-cannot tell the one from the other."""
+"""Ops that also run inside an op that autocast wraps as a whole (`pinverse`), where autocast is off even without a
+mode. A handler cannot distinguish the two cases."""
 
 
 def run_with_settings(writer: ProcessWriter, op: Any, args: Any, kwargs: Any) -> Any:
-    """Run an op from within a handler, so that the ops in its kernel find what they would find without the mode.
+    """Run an op from within a handler so that the ops in its kernel find the same settings as without the mode.
 
     Args:
-        writer: Learns of what cannot be restored.
-        op: One that the audit found.
+        writer: Gets a blind spot for what cannot be restored.
+        op: An op that the audit found.
         args: Its positional arguments.
-        kwargs: Its other arguments.
+        kwargs: Its keyword arguments.
     """
     try:
         keys = _missing_keys(writer, op._schema.name, args)
@@ -643,7 +643,7 @@ def run_with_settings(writer: ProcessWriter, op: Any, args: Any, kwargs: Any) ->
 
 
 def runner_of(op: Any) -> Callable[..., Any]:
-    """What runs an op from within a handler, where its kernel is the same with a mode and without.
+    """Return what runs an op from within a handler, if its kernel is the same with and without a mode.
 
     Args:
         op: An `OpOverload`, or a higher-order operator.
@@ -651,7 +651,7 @@ def runner_of(op: Any) -> Callable[..., Any]:
     if type(op) is not torch._ops.OpOverload:
         run: Callable[..., Any] = op
         return run
-    # All that calling an `OpOverload` does is to call this.
+    # Calling an `OpOverload` does nothing but call this.
     kernel: Callable[..., Any] = op._op
     if not _C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"):
         return kernel
@@ -665,7 +665,7 @@ def runner_of(op: Any) -> Callable[..., Any]:
 
 
 def _missing_keys(writer: ProcessWriter, name: str, args: Any) -> tuple[Any, ...]:
-    # What autocast does is another thing on each device; the audit saw the CPU.
+    # Autocast behaves differently on each device; the audit covered only the CPU.
     if name not in formulas_of(torch.__version__).autocast_inside or not args[0].is_cpu:
         return CONJUGATION
     if name not in _WRAPPED_ELSEWHERE:
@@ -676,13 +676,13 @@ def _missing_keys(writer: ProcessWriter, name: str, args: Any) -> tuple[Any, ...
 
 
 def run_restoring(keys: tuple[Any, ...], op: Any, args: Any, kwargs: Any) -> Any:
-    """Run an op from within a handler with some dispatch keys as they were when the program called.
+    """Run an op from within a handler with some dispatch keys as they were when the program called it.
 
     Args:
         keys: The dispatch keys.
         op: What to run.
         args: Its positional arguments.
-        kwargs: Its other arguments.
+        kwargs: Its keyword arguments.
     """
     if not _CAN_RESTORE or not keys:
         return op(*args, **kwargs)

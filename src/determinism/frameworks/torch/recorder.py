@@ -1,4 +1,4 @@
-"""Turns every op into a record: writes down what went in and what came out, however it gets to know of the op."""
+"""Turns every op into a record of its inputs and outputs, whichever way the op is observed."""
 
 from __future__ import annotations
 
@@ -54,33 +54,33 @@ from determinism.trace.schema import Meaning
 from determinism.trace.writer import ProcessWriter
 from determinism.types import NO_DIGEST, Phase, Role
 
-# Keeps elements of the tensors that records give, so that runs on other machines can be compared by how far they are
-# apart.
+# Keeps elements of the tensors that records produce, so that runs on different machines can be compared by how far
+# apart their values are.
 
 _MOST_KNOWN = 4096
 _data_pointer = torch._C.TensorBase.data_ptr
 
 
 class KeptValues:
-    """Takes the same elements of each tensor of one size."""
+    """Keeps elements of tensors: the same ones of all tensors of one size."""
 
     def __init__(self, most: int) -> None:
         """Make one.
 
         Args:
-            most: How many elements of a tensor are kept at most.
+            most: The maximum number of elements kept per tensor.
         """
         self._most = most
         self._places: dict[tuple[int, torch.device], torch.Tensor] = {}
 
     def add(self, writer: ProcessWriter, record: int, tensors: Sequence[torch.Tensor], outputs: Sequence[Any]) -> None:
-        """Keep elements of what a record gave.
+        """Keep elements of a record's outputs.
 
         Args:
-            writer: Of the record.
-            record: Its number.
-            tensors: What it gave.
-            outputs: Layout and digest of each; one without a digest holds bytes that mean nothing.
+            writer: The writer of the record.
+            record: The record's number.
+            tensors: The record's outputs.
+            outputs: Layout and digest of each output; one without a digest holds meaningless bytes.
         """
         for output, (tensor, digest) in enumerate(zip(tensors, outputs[1::2], strict=False)):
             if digest == NO_DIGEST or not is_plain(tensor) or not tensor.numel() or tensor.is_quantized:
@@ -107,29 +107,29 @@ class KeptValues:
         return self._places[key]
 
 
-# What may look closely at the ops that a recorder records.
+# The interface of observers that examine ops while a recorder records them.
 
 
 class OpObserver(Protocol):
-    """Looks closely at what a recorder records."""
+    """Examines what a recorder records."""
 
     def __call__(self, recorder: RecordMaker, traits: OpTraits, func: Any, args: Any, kwargs: Any) -> None:
-        """An op is about to run."""
+        """Examine an op that is about to run."""
 
     def after(self, recorder: RecordMaker, traits: OpTraits, record: int, written: list[torch.Tensor]) -> None:
-        """It has run, and was recorded under a number."""
+        """Examine an op that has run and was recorded under the number `record`."""
 
     def event(self, recorder: RecordMaker, name: str, tensors: Sequence[torch.Tensor]) -> None:
-        """Something else than an op is about to be recorded."""
+        """Examine an event other than an op that is about to be recorded."""
 
 
-# Makes the records of one thread: of ops, and of what happens to tensors besides.
+# Makes the records of one thread: of ops, and of everything else that happens to tensors.
 
 _BETWEEN = ("determinism.", "torch._", "torch.utils._")
-"""Modules whose frames are between an op and who called it."""
+"""Modules whose frames are between an op and its caller."""
 UNREAD_IN = _BaseDataLoaderIter.__init__.__code__
-"""Draws and reads a seed for workers, even if there are none (torch 2.13: `torch/utils/data/dataloader.py`). Reading it is no result of the
-program: what workers draw with the seed is recorded in them, and shows in the batches. A sampler reads values in its own code."""
+"""Draws and reads a seed for workers, even if there are none (torch 2.13: `torch/utils/data/dataloader.py`). That read is not a result of
+the program: what workers draw with the seed is recorded in them, and shows in the batches. A sampler reads values in its own code."""
 
 
 def _is_unread() -> bool:
@@ -153,66 +153,66 @@ class FormulaNodes(Protocol):
     """Lets some nodes of the autograd graph run without a mode, see `mode_recorder.py`."""
 
     has_any: bool
-    """Whether an op with such a backward has run."""
+    """Whether an op with such a node as its backward has run."""
 
     def ran_forward(self, traits: OpTraits, args: Any, looked: InputEdges, record: int, outputs: list[Any]) -> None:
-        """An op that may have such a backward ran."""
+        """Note that an op ran whose backward may be such a node."""
 
     def saw(self, node: Any) -> None:
-        """An op of a node was recorded, so a mode was active."""
+        """Note that an op of a node was recorded, so a mode was active."""
 
     def run_backward(self, run: Any, roots: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         """Run a graph; each of its nodes that depends on modes runs without the recorder."""
 
 
 class RecordMaker(RecordingGuard):
-    """Knows where a thread stands, and writes down what it did there."""
+    """Tracks the state of a thread, and records what it does."""
 
     _own_modes = 0
-    """How many dispatch modes are ours."""
+    """How many of the active dispatch modes are our own."""
 
     def __init__(self, *, tracks_ops: bool = True, paranoid: bool = False) -> None:
-        """Make one that sleeps until `begin`.
+        """Make one that is inactive until `begin`.
 
         Args:
-            tracks_ops: Whether ops will be seen; without them nobody knows who wrote a tensor.
+            tracks_ops: Whether ops are seen; without them, the producer of a tensor is unknown.
             paranoid: Digest every input of every op.
         """
         super().__init__()
         self.tracks_ops = tracks_ops
         self.paranoid = paranoid
         self.capture: OpObserver | None = None
-        """Looks at every op before it runs, and at every event; set in a confirming run, and where rows are looked at."""
+        """Examines every op before it runs, and every event; set in a confirming run, and to check batch rows."""
         self.kept_values: KeptValues | None = None
-        """Keeps elements of what records give, where that was asked for."""
+        """Keeps elements of the records' outputs, if requested."""
         self.saving: list[torch.Tensor] | None = None
-        """What the call of `torch.save` that runs has saved so far; None if none does."""
+        """What the current call of `torch.save` has saved so far; None outside of one."""
         self.graph_depth = 0
         """How many calls of compiled graphs are running."""
         self.formula_nodes: FormulaNodes | None = None
-        """Lets some nodes of the autograd graph run without a mode, where ops are recorded by one."""
+        """Lets some nodes of the autograd graph run without a mode, if a mode records the ops."""
         self.step_ended: Callable[[str], None] = lambda counted_by: None
         self.ledger: StepLedger | None = None
-        """Gets what each step had, where a ledger is kept."""
+        """Gets the contents of each step, if a ledger is kept."""
         self.is_waiting = False
-        """Whether the window of steps of which ops are recorded has not begun: nothing goes into the trace but the ledger."""
+        """Whether the window of steps whose ops are recorded has not begun: only the ledger goes into the trace."""
         self.state_every = 1
-        """Every how many steps the ledger has what is held beside gradients."""
+        """Every how many steps the ledger gets the held tensors other than gradients."""
         self.groups_held = True
-        """Whether many tensors of one kind may have one record together as a step ends, where ops are not recorded."""
+        """Whether many tensors of one kind may share one record at the end of a step, where ops are not recorded."""
         self.thread = get_ident()
 
     identities: Identities | None = None
     """See `HeldTensors`."""
     module_calls: tuple[Callable[[torch.nn.Module], bool], Callable[[torch.nn.Module], bool]] | None = None
-    """What notes that a module is called, or says that Python must, and what notes that it returned; None if Python must in every case."""
+    """Native functions that note a module's call (False: Python must) and its return; None if Python notes all calls."""
 
     def _new_links(self) -> Any:
-        """What leads from a node of the autograd graph to the record that made it."""
+        """Make the map from nodes of the autograd graph to the records that made them."""
         return ForwardLinks()
 
     def run_unrecorded(self, action: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-        """Do something of ours outside an op; modes of the program do not see what we ask tensors."""
+        """Run our own code outside an op, hidden from the program's modes."""
         if not num_function_modes() and num_dispatch_modes() <= self._own_modes:
             return super().run_unrecorded(action, *arguments, **keywords)
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
@@ -226,13 +226,13 @@ class RecordMaker(RecordingGuard):
         edges: Callable[[Callable[[torch.Tensor], None]], Edges] | None = None,
         progress: Callable[[Callable[[str], None]], Progress] = Progress,
     ) -> None:
-        """Record into a stream from now on; what was recorded before is forgotten.
+        """Record into a stream from now on, and forget the earlier state.
 
         Args:
             stream: Takes the records.
-            number: Which thread of the stream this is.
-            edges: Makes what knows who wrote a tensor, given what is to be called when a leaf is read.
-            progress: Makes what knows the step, given what is to be called when one ends.
+            number: Number of this thread in the stream.
+            edges: Makes the `Edges`, given the function to call when a leaf is read.
+            progress: Makes the `Progress`, given the function to call when a step ends.
         """
         self.stream = stream
         self.writer = stream.writer
@@ -244,7 +244,7 @@ class RecordMaker(RecordingGuard):
         self.edges = edges(self._leaf_read) if edges else Edges(stream, self._leaf_read, paranoid=self.paranoid)
         self.progress = progress(self._step_ended)
         self._known: dict[int, tuple[OpTraits, int, Any, Any]] = {}
-        """By the id of an op: its traits, its number, what runs it, and itself, so that the id stays its own."""
+        """By the id of an op: its traits, its number, its runner, and the op, kept alive so that the id stays valid."""
         self._calls = self.modules.calls
         self._links: Any = self._new_links()
         self.number = number
@@ -258,13 +258,13 @@ class RecordMaker(RecordingGuard):
     ) -> int:
         """Add a record; returns its number."""
         is_own = (ident := get_ident()) == self.thread
-        # The backward of a GPU runs in a thread of the framework, with the mode of the thread that called it.
+        # A backward on a GPU runs in a thread of the framework, with the modes of the calling thread.
         thread = self.number if is_own else self.helper_number(ident)
         phase, link = self.place()
         if is_own:
             stack = self.sites.stack(_frame(3), self._calls)
         else:
-            # Where no code of Python runs, a thread of the framework has no frame but ours.
+            # A thread of the framework that runs no Python code has only our own frames.
             stack = self.sites.stack_of_helper(_frame(), sys._current_frames().get(self.thread), self._calls)
         cells = (thread, self.progress.step, phase, role, op, link.module, stack, link.record, link.stack, arguments)
         record = self.writer.append(cells, looked.edges, looked.digests, outputs, generators)
@@ -273,16 +273,16 @@ class RecordMaker(RecordingGuard):
         return record
 
     def helper_number(self, ident: int) -> int:
-        """The number of a thread of the framework that works for the one of this recorder.
+        """Return the number of a framework thread that works for this recorder's thread.
 
         Args:
-            ident: That of the thread.
+            ident: The identifier of the framework thread.
         """
         known = self._helpers.get(ident)
         return self._helpers.setdefault(ident, next(self._helper_numbers)) if known is None else known
 
     def place(self) -> tuple[Phase, Link]:
-        """The phase; for a backward op its forward op and that op's module, else the module being called."""
+        """Return the phase, with the link of a backward op to its forward op, or else of the module being called."""
         node = _current_node()
         if node is not None:
             if self.formula_nodes is not None and self.formula_nodes.has_any:
@@ -307,22 +307,22 @@ class RecordMaker(RecordingGuard):
         phase: Phase | None = None,
         are_plain: bool = False,
     ) -> int:
-        """Record that something happened to tensors: an escape, a loss, what is held.
+        """Record an event that concerns tensors: an escape, a loss, what is held.
 
         Args:
-            role: What it stands for.
+            role: The role of the record.
             name: Its name, such as `determinism::tolist`.
             tensors: The tensors concerned.
             text: Kept as the record's arguments.
-            given: Tensors that it got, to be digested as its inputs.
-            values: Digest the tensors as the record's outputs.
-            plain_values: Bytes that stand for values that are no tensors; outputs as well.
+            given: Input tensors of the event, to be digested.
+            values: Whether to digest the tensors as the record's outputs.
+            plain_values: Bytes that represent non-tensor values; outputs as well.
             generators: Digests of the states of generators.
-            phase: Instead of the current phase.
+            phase: Replaces the current phase.
             are_plain: Whether the tensors are known to hold their data themselves.
 
         Returns:
-            Its number; -1 if nothing is recorded yet.
+            The record's number; -1 if nothing is recorded yet.
         """
         looked = InputEdges()
         if not are_plain:
@@ -357,16 +357,16 @@ class RecordMaker(RecordingGuard):
             self.ledger.add(role, tensors, digests, [digest_bytes(value) for value in plain_values])
 
     def look(self, tensors: Sequence[torch.Tensor]) -> InputEdges:
-        """What some tensors hold, before something that is no op reads or writes them."""
+        """Look at what tensors hold before something other than an op reads or writes them."""
         looked = InputEdges()
         self._look_at_each(tensors, looked)
         return looked
 
     def hand_over(self, name: str, tensor: Any) -> bool:
-        """Record at once that the memory of an ordinary tensor is handed to the program; False if that takes `event`.
+        """Record natively that an ordinary tensor's memory is handed to the program; False if this requires `event`.
 
         Args:
-            name: Of the record, such as `determinism::numpy`.
+            name: The record's name, such as `determinism::numpy`.
             tensor: The tensor.
         """
         return False
@@ -375,8 +375,8 @@ class RecordMaker(RecordingGuard):
         """Record what the program holds; returns the number of the record.
 
         Args:
-            name: Of the record, such as `determinism::step`.
-            tensors: Hold their data themselves.
+            name: The record's name, such as `determinism::step`.
+            tensors: The tensors, which hold their data themselves.
             text: Kinds and names of the tensors.
             generators: Digests of the states of generators.
         """
@@ -385,21 +385,21 @@ class RecordMaker(RecordingGuard):
         )
 
     def module_returned(self, name: str, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> None:
-        """Record a call of a module, where no ops are recorded.
+        """Record a module call, where no ops are recorded.
 
         Args:
-            name: Of the record, such as `module::Linear`.
-            given: The tensors among its arguments.
-            made: Those in what it returned.
+            name: The record's name, such as `module::Linear`.
+            given: The tensors among the arguments.
+            made: The tensors in the return value.
         """
         self.run_unrecorded(self.event, Role.MODULE, name, made, given=given, values=True)
 
     def state_digest(self, generator: torch.Generator) -> bytes:
-        """Digest of a generator's whole state."""
+        """Digest a generator's whole state."""
         return state_digest(generator)
 
     def are_own(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether it is known at a glance that tensors hold their data themselves, in memory of this process alone."""
+        """Whether tensors are known, without a closer look, to hold their data themselves, in unshared memory."""
         return False
 
     def _look_at_each(self, tensors: Sequence[torch.Tensor], looked: InputEdges) -> None:
@@ -415,7 +415,7 @@ class RecordMaker(RecordingGuard):
         text: str = "",
         generators: Sequence[bytes] = (),
     ) -> None:
-        """Record that something of which no recorder was told read what was looked at, and left these tensors."""
+        """Record that code unseen by the recorder read what was looked at, and made or wrote these tensors."""
         outputs, states = self.edges.outputs(traits, tensors)
         arguments = self.arguments.text_number(text) if text else -1
         record = self.append(_OP, self.stream.op_number(traits.name), arguments, looked, outputs, generators)
@@ -425,7 +425,7 @@ class RecordMaker(RecordingGuard):
 
     def _leaf_read(self, tensor: torch.Tensor) -> None:
         is_update = 0 <= self.progress.updates_from <= self.edges.storages.state(tensor).record
-        # A backward makes leaves of its own where it computes a part of the forward pass again.
+        # A backward that recomputes a part of the forward pass makes leaves of its own.
         if is_update and _current_node() is None:
             self.run_unrecorded(self.was_updated)
         if self.progress.phase is Phase.INIT and not self.progress.optimizer_depth:
@@ -434,14 +434,14 @@ class RecordMaker(RecordingGuard):
             self.held.add_leaf(tensor)
 
     def updates_itself(self) -> bool:
-        """Whether it is the program itself that updates what it trains: no optimizer has stepped, or is yet to make its first step."""
+        """Whether the program updates what it trains without an optimizer."""
         progress = self.progress
         if progress.may_update_itself and progress.num_ended == 0 and has_optimizer():
             progress.optimizer_found()
         return progress.may_update_itself
 
     def was_updated(self) -> None:
-        """The program has updated what it trains since a backward: a step ends, unless an optimizer is yet to make the first one."""
+        """Note that the program updated what it trains since a backward; without an optimizer, this ends a step."""
         if self.updates_itself():
             self.progress.updated()
 
@@ -451,10 +451,10 @@ class RecordMaker(RecordingGuard):
 
 
 class Recorder(RecordMaker):
-    """Records the ops of one thread, however it gets to know of them."""
+    """Records the ops of one thread; subclasses define how it observes them."""
 
     name = "python"
-    """How it gets to know of them, as `process.json` says it."""
+    """How it observes ops, as named in `process.json`."""
 
     @property
     def is_by_thread(self) -> bool:
@@ -462,15 +462,15 @@ class Recorder(RecordMaker):
         raise NotImplementedError
 
     def another(self) -> Recorder:
-        """One of the same sort, for another thread."""
+        """Make one of the same kind, for another thread."""
         return type(self)(tracks_ops=self.tracks_ops, paranoid=self.paranoid)
 
     def stream_of(self, writer: ProcessWriter, devices: DeviceDigests) -> Stream:
-        """A stream that recorders of this sort share."""
+        """Make a stream that recorders of this kind share."""
         return Stream(writer, devices)
 
     def install(self, threads: Threads) -> Undo:
-        """Get to know of ops in all threads; returns what ends that.
+        """Start observing ops in all threads; returns a function that ends it.
 
         Args:
             threads: The recorders of the process.
@@ -478,28 +478,28 @@ class Recorder(RecordMaker):
         raise NotImplementedError
 
     def enter_thread(self) -> None:
-        """See the ops of the thread that calls this, from now on."""
+        """Start observing ops in the calling thread."""
         raise NotImplementedError
 
     def leave_thread(self) -> None:
-        """See them no longer."""
+        """Stop observing ops in the calling thread."""
         raise NotImplementedError
 
     def enter_process(self) -> None:
-        """See the ops of the main thread, which calls this, from now on."""
+        """Start observing ops in the main thread, which calls this."""
         self.enter_thread()
 
     def leave_process(self) -> None:
-        """See them no longer."""
+        """Stop observing ops in the main thread."""
         self.leave_thread()
 
     def end(self) -> None:
-        """Recording ended for good."""
+        """End recording for good."""
         self.is_active = False
         self.on_first_op = None
 
     def kernel_ran(self, traits: OpTraits, args: Any, kwargs: Any, looked: InputEdges) -> None:
-        """Record that a kernel of a compiled graph ran, whose inputs were looked at before."""
+        """Record that a kernel of a compiled graph ran; its inputs were looked at before."""
         self._after(traits, self.stream.op_number(traits.name), args, kwargs, looked, None, None)
 
     def _before(
@@ -557,13 +557,13 @@ class Recorder(RecordMaker):
         self._links.add(sequence_number(), Link(-1, self.sites.stack(_frame(2), calls), module))
 
 
-# The edges of a thread other than the main one: what another thread wrote is known by its digest only.
+# The edges of a thread other than the main one: what another thread wrote is known only by its digest.
 
 
 class ThreadEdges(Edges):
-    """Knows which record of its thread wrote which memory.
+    """Tracks which record of its thread wrote which memory.
 
-    Which thread wrote last may vary from run to run. So an edge stays within a thread: memory that another one may
+    Which thread wrote last may vary from run to run. So an edge stays within a thread: memory that another thread may
     have written since is digested when it is read, here and in the main thread.
     """
 
@@ -573,8 +573,8 @@ class ThreadEdges(Edges):
         """Make an empty one.
 
         Args:
-            stream: That of the threads.
-            main: What the main thread knows of storages.
+            stream: The stream that the threads share.
+            main: The storage table of the main thread.
             leaf_read: Called when a leaf that requires a gradient is read.
             paranoid: Digest every input.
         """
@@ -583,9 +583,9 @@ class ThreadEdges(Edges):
         self._always = paranoid
 
     def has_overlapped(self, looked: InputEdges, written: list[torch.Tensor]) -> bool:
-        """Whether another thread wrote what an op that has just run used, by its own records or by bytes.
+        """Whether another thread wrote what the op that just ran used, according to its records or to the bytes.
 
-        Of two ops that write one storage at the same time, the one that ends later sees the record of the other.
+        If two ops write one storage at the same time, the one that ends later sees the other's record.
         """
         for state, writes, known, record in looked.used or ():
             if state.writes != writes or (known is not None and known.record != record):
@@ -593,7 +593,7 @@ class ThreadEdges(Edges):
         return super().has_overlapped(looked, written)
 
     def look_at(self, tensor: torch.Tensor, looked: InputEdges, access: int = READ) -> Layout | None:
-        """Add the edge from a tensor to the record that wrote its memory; gives how it looks at that memory."""
+        """Add the edge from a tensor to the record that wrote its memory; returns the tensor's layout."""
         if is_strided(tensor):
             state = self.storages.state(tensor)
             known = self.main.known(tensor)
@@ -606,7 +606,7 @@ class ThreadEdges(Edges):
         return super().look_at(tensor, looked, access)
 
     def wrote(self, states: list[StorageState | None], record: int, *, is_unwritten: bool = False) -> None:
-        """From now on these storages hold what a record wrote as its outputs; the main thread must look anew."""
+        """Note that these storages now hold a record's outputs; the main thread must look at them again."""
         super().wrote(states, record, is_unwritten=is_unwritten)
         for state in states:
             if state is not None:
@@ -615,22 +615,22 @@ class ThreadEdges(Edges):
                 self.main.written_elsewhere(state.key)
 
 
-# The recorders of a process: that of its main thread, and one for each other thread while it runs.
+# The recorders of a process: one for the main thread, and one for each other thread while it runs.
 
 _SERVING = ("multiprocessing.queues", "torch.utils.data._utils.pin_memory")
-"""Modules whose threads only carry tensors from one process to another."""
+"""Modules whose threads only pass tensors between processes."""
 _MOST_NAMES = 256
 _MADE_AT = "_determinism_made_at"
 _Unknown = threading._DummyThread
-"""Stands in for a thread that Python did not start, once somebody asked in it which one it is, as logging does."""
+"""Represents a thread that Python did not start, once `threading.current_thread` was called in it, as logging does."""
 _BEFORE_WINDOW = "it began before the window of steps whose ops are recorded"
 
 
 class Threads:
-    """Knows the recorder of every thread. All threads but the main one share a stream, which is not in an order."""
+    """The recorders of all threads. All threads except the main one share a stream, whose records are unordered."""
 
     def __init__(self, main: Recorder, open_stream: Callable[[], Stream | None]) -> None:
-        """Take the recorder of the thread that calls this, and what makes the stream of all others."""
+        """Take the recorder of the calling thread, and the function that opens the stream of all other threads."""
         self.main = main
         self.step_ended: Callable[[Recorder, str], None] = lambda recorder, counted_by: None
         self._open_stream = open_stream
@@ -642,26 +642,26 @@ class Threads:
 
     @property
     def stream(self) -> Stream | None:
-        """The stream of the threads other than the main one, once one of them did something."""
+        """The stream of the threads other than the main one; None until one of them records something."""
         return self._stream
 
     def recorder(self) -> Recorder | None:
-        """The recorder of this thread, ready to record; None if nothing is to be recorded now."""
+        """Return this thread's recorder if it is ready to record; None if nothing is to be recorded now."""
         ident = get_ident()
         recorder = self._by_thread.get(ident)
         if recorder is None:
             if any(thread.ident == ident and type(thread) is not _Unknown for thread in threading.enumerate()):
                 return None
-            # A thread of the framework works for the thread that called it.
+            # A thread of the framework works for the main thread.
             recorder = self.main
         return recorder if recorder.is_ready() else None
 
     def is_alone(self) -> bool:
-        """Whether no thread but this one is recorded now."""
+        """Whether this is the only recorded thread now."""
         return all(ident == get_ident() for ident in list(self._by_thread))
 
     def install(self) -> Undo:
-        """Record every thread that starts from now on; returns what ends that."""
+        """Record every thread that starts from now on; returns a function that ends this."""
 
         def around(original: Callable[[threading.Thread], None], thread: threading.Thread) -> None:
             target = getattr(thread, "_target", None)
@@ -731,7 +731,7 @@ class Threads:
         )
 
     def forked(self) -> Recorder:
-        """This is a forked child: only the thread that forked goes on, and is the main one; returns its recorder."""
+        """Adjust to a forked child, where only the forking thread survives, as the main one; returns its recorder."""
         main = self._by_thread.get(get_ident())
         if main is None:
             main = self.main.another()
@@ -745,11 +745,11 @@ class Threads:
         return main
 
     def earlier_threads(self) -> list[str]:
-        """Names of the program's threads that run and have no recorder."""
+        """Return the names of the program's running threads that have no recorder."""
         return program_threads(self._by_thread)
 
     def end(self) -> None:
-        """Stop recording in every thread, and finish the files."""
+        """Stop recording in every thread, and close the files."""
         began = self.main.is_active
         for recorder in list(self._by_thread.values()):
             recorder.end()

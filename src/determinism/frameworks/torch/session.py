@@ -1,4 +1,4 @@
-"""Starts and stops recording of PyTorch in this process."""
+"""Starts and stops recording PyTorch in this process."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ from determinism.trace.schema import END_OP, STEP_OP
 from determinism.trace.writer import ProcessWriter
 from determinism.types import Level, Phase, ProcessFolders, Role
 
-# What a run was asked for besides recording it: to look at rows, to keep generators, or to put them back.
+# Requests to a run besides recording: checking batch rows, keeping generator states, restoring them.
 
 
 class Besides:
-    """The requests that one process of a run serves."""
+    """The additional requests that one process of a run serves."""
 
     def __init__(self, options: RunSpec) -> None:
         self._options = options
@@ -68,12 +68,12 @@ class Besides:
 
     @property
     def returned(self) -> Returned | None:
-        """What is to be told that a module returned."""
+        """The function to call when a module returned; None if there is no need."""
         return self._returned if self._options.rows or self._marks is not None else None
 
     @property
     def entered(self) -> Entered | None:
-        """What is to be told that an outermost module is called."""
+        """The function to call before an outermost module is called; None if there is no need."""
         generators = self._options.generators
         puts_back = generators is not None and "from" in generators
         return self._entered if self._options.rows or self._marks is not None or puts_back else None
@@ -82,8 +82,8 @@ class Besides:
         """Begin in a process.
 
         Args:
-            recorder: That of its main thread.
-            folder: Its place in the trace.
+            recorder: The recorder of its main thread.
+            folder: Its folder in the trace.
 
         Raises:
             OSError: A file cannot be read or written.
@@ -102,19 +102,19 @@ class Besides:
             self._kept = KeptGenerators(folder)
 
     def step_ended(self) -> None:
-        """A step of the main thread ended."""
+        """Note that a step of the main thread ended."""
         for one in (self._kept, self._watched):
             if one is not None:
                 one.step_ended()
 
     def forked(self) -> Any:
-        """This is a forked child, which begins anew; gives what belongs to the parent and must not be collected here."""
+        """Start afresh in a forked child; returns what belongs to the parent and must not be garbage-collected here."""
         parents = self._rows
         self._rows = self._kept = self._put_back = self._watched = None
         return parents
 
     def close(self) -> None:
-        """Finish the files, and take back what was set.
+        """Finish the files, and undo what was installed.
 
         Raises:
             OSError: A file cannot be written.
@@ -141,10 +141,10 @@ class Besides:
             self._marks.returned(recorder, module, output)
 
 
-# Opens the trace of a process, or of its threads, with what describes it.
+# Opens the trace of a process, or of its threads, and describes it.
 
 _PARTS = ("worker", "pool")
-"""Streams of processes that another one made for itself; their folders are named after its."""
+"""Streams of helper processes of another process; their folders are named after its folder."""
 
 
 class ProcessTraces:
@@ -153,22 +153,22 @@ class ProcessTraces:
     def __init__(self, options: RunSpec) -> None:
         self._options = options
         self.environment: dict[str, Any] = {}
-        """What the process runs in; empty until `begin`."""
+        """The environment that the process runs in; empty until `begin`."""
 
     def begin(self) -> None:
-        """Look at what this process runs in, which a forked one does again."""
+        """Describe this process's environment; a forked process does so again."""
         self.environment = {**environment.describe(), **libraries()}
 
     def open(self, folder: Path, stream: str, **facts: Any) -> ProcessWriter:
-        """Open one.
+        """Open a trace.
 
         Args:
-            folder: An existing folder that belongs to it alone.
-            stream: What records it: `process`, `threads`, `worker`, `pool`.
+            folder: An existing folder, used by this trace only.
+            stream: The kind of stream: `process`, `threads`, `worker`, `pool`.
             facts: Added to `process.json`.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The trace cannot be written.
         """
         description = {
             "framework": "torch",
@@ -185,7 +185,7 @@ class ProcessTraces:
             facts["world_size"] = world_size()
         elif stream in _PARTS:
             facts["part_of"] = folder.name.rpartition(".")[0]
-        # Records of workers and threads have no steps by which two runs could be cut alike.
+        # Only the main thread's records have steps at which two runs could be cut in the same places.
         return ProcessWriter(
             folder,
             description={**description, **facts},
@@ -195,7 +195,7 @@ class ProcessTraces:
 
 
 class Session(AdapterSession):
-    """One recording of this process and of those that it forks, from its making to `close`."""
+    """One recording of this process and of those that it forks, from construction to `close`."""
 
     framework = "torch"
 
@@ -207,7 +207,7 @@ class Session(AdapterSession):
         self._devices = DeviceDigests()
         self._choices = KernelChoices()
         self._inherited: list[Any] = []
-        """Writers of the processes that this one was forked from: they must neither write nor be collected here."""
+        """Writers of the parents of this forked process: they must neither write nor be garbage-collected here."""
         main, self._recorder_reason = recorder_for(self.level, paranoid=spec.paranoid)
         main.groups_held = not spec.invariants
         self.threads = Threads(main, self._open_thread_stream)
@@ -222,7 +222,7 @@ class Session(AdapterSession):
 
     @property
     def recorder(self) -> Recorder:  # type: ignore[override]
-        """That of the main thread; another one in a forked child."""
+        """The recorder of the main thread; a different one in a forked child."""
         return self.threads.main
 
     def _install(self) -> None:
@@ -260,9 +260,9 @@ class Session(AdapterSession):
             self._undo += [*watch_files(threads), watch_checkpoints(threads, self._folders.failed)]
 
     def _open_window(self) -> None:
-        """Record ops from now on: the program has come to the step from which it was asked for."""
+        """Start recording ops if the program has reached the first step of the window."""
         recorder = self.recorder
-        # A step that ends with the program's own update is over only when the forward pass of the next one has begun.
+        # A step that ends with the program's own update is over only once the next forward pass has begun.
         first = (self._spec.window or 0) - (recorder.progress.steps_by == UPDATE)
         is_due = recorder.is_waiting and recorder.progress.step >= first
         if not is_due or get_ident() != recorder.thread:
@@ -287,7 +287,7 @@ class Session(AdapterSession):
         recorder.begin(recorder.stream_of(self.writer, self._devices))
         recorder.progress.step = self._spec.first_step
         if self._part.stream == "process" and self._keeps_ledger:
-            # Kept values are of what is recorded, so that parameters would be sized at some steps only. Replicas are compared at each step.
+            # Every step must record everything held where values are kept or replicas are compared.
             needs_all = self._spec.values is not None or self._spec.invariants
             if not needs_all and (self.level is Level.STEP or self._spec.window is not None):
                 recorder.state_every = self._spec.state_every
@@ -326,7 +326,7 @@ class Session(AdapterSession):
         return self.threads.earlier_threads()
 
     def step(self) -> None:
-        """`determinism.step()`: a step ends here."""
+        """End a step for `determinism.step()`."""
         if (recorder := self.threads.recorder()) is not None:
             recorder.run_unrecorded(recorder.progress.explicit)
             self._end_if_asked()
@@ -341,9 +341,9 @@ class Session(AdapterSession):
 
     def _step_ended(self, recorder: Recorder, counted_by: str) -> None:
         if recorder.progress.num_ended == 0:
-            # What the program has set by now is what it computes with.
+            # By now the program has made the settings that it computes with.
             recorder.writer.describe(steps_by=counted_by, settings=recorded_settings())
-        # Where a thread stands when another one draws from a shared generator may vary.
+        # How far a thread is when another one draws from a shared generator may vary.
         states = generator_states(recorder) if recorder is self.recorder else ()
         record_held(recorder, STEP_OP, states)
         if recorder is self.recorder:
@@ -360,7 +360,7 @@ class Session(AdapterSession):
         self.recorder.event(Role.ESCAPE, "determinism::return", tensors, values=True)
 
     def forked(self) -> None:
-        """This is a forked child: the files belong to the parent, and it begins its own with its first op."""
+        """Adjust to a forked child: the files belong to the parent, and the child opens its own with its first op."""
         if not self._undo:
             return
         self._inherited.append((getattr(self, "writer", None), self.threads.stream, self._besides.forked()))
@@ -387,7 +387,7 @@ class Session(AdapterSession):
         note_earlier_threads(self.writer, self._earlier_threads)
         multiprocessing = sys.modules.get("multiprocessing.util")
         if multiprocessing is not None:
-            # Its processes end without running what was registered with atexit.
+            # Processes made by `multiprocessing` end without running `atexit` functions.
             multiprocessing.Finalize(None, self.close, exitpriority=0)
 
     def _finish_trace(self) -> None:
@@ -419,7 +419,7 @@ class Session(AdapterSession):
             self.writer.blind_spot("extension", f"extension module {name}", hooks.EXTENSION_REASON)
 
     def leave(self) -> None:
-        """Close, and take the mode off this thread's stack of modes."""
+        """Close, and stop recording the main thread's ops."""
         super().leave()
         if self.recorder.is_by_thread and not self.recorder.is_waiting:
             self.recorder.leave_process()

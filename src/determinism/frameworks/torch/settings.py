@@ -14,14 +14,14 @@ import torch
 
 from determinism.knowledge.settings import Control
 
-# PyTorch's settings that `determinism.enable` reads and writes.
+# The settings of PyTorch that `determinism.enable` reads and writes.
 
 
 def has_begun(moment: str) -> bool:
-    """Whether it is too late for settings that must come before a moment.
+    """Whether it is too late for settings that must be made before a moment.
 
     Args:
-        moment: "device" (CUDA is initialised) or "collectives" (a process group was made).
+        moment: "device" (CUDA is initialized) or "collectives" (a process group was made).
     """
     if moment == "device":
         return torch.cuda.is_initialized()
@@ -29,7 +29,7 @@ def has_begun(moment: str) -> bool:
 
 
 def _attribute(path: str) -> Control:
-    """An attribute of a module within `torch`."""
+    """Make the control of an attribute of a module within `torch`."""
     parent, _, name = path.rpartition(".")
 
     def owner() -> Any:
@@ -39,7 +39,7 @@ def _attribute(path: str) -> Control:
 
 
 def _set_existing(owner: Any, name: str, value: Any) -> None:
-    # Assigning would make an attribute that nobody reads.
+    # Raises if the attribute is missing: assigning would only make one that nothing reads.
     getattr(owner, name)
     setattr(owner, name, value)
 
@@ -61,12 +61,12 @@ def _write_determinism(value: str) -> None:
 def _inductor() -> Any:
     import torch._inductor.config as config
 
-    config.deterministic  # noqa: B018  # raises where there is none
+    config.deterministic  # noqa: B018  # raises if it is missing
     return config
 
 
 def _attention(name: str) -> Control:
-    """One of the implementations that `scaled_dot_product_attention` chooses from."""
+    """Make the control of one of the implementations that `scaled_dot_product_attention` chooses from."""
 
     def read() -> bool:
         return bool(getattr(torch.backends.cuda, f"{name}_enabled")())
@@ -99,7 +99,7 @@ CONTROLS: dict[str, Control] = {
     ),
     "torch.backends.cudnn.allow_tf32": _attribute("backends.cudnn.allow_tf32"),
 }  # fmt: skip
-"""By the names that the facts have."""
+"""By the names of the facts."""
 
 
 # The libraries that PyTorch computes with.
@@ -110,12 +110,12 @@ _LINES = {
     "library OpenMP": r"^OpenMP (\d+)",
     "library of threads": r"^ATen parallel backend: (.+)$",
 }
-"""By the names under which they are recorded: where their versions stand in what PyTorch says of itself."""
+"""By the names under which they are recorded: patterns of their versions in PyTorch's own description."""
 
 
 def libraries() -> dict[str, str]:
-    """Name and version of each library, as far as it can be told without touching a GPU."""
-    # `torch.__config__.show()` says more, and asks the driver for GPUs: then children can no longer be forked.
+    """Return the name and version of each library, if they can be found without touching a GPU."""
+    # `torch.__config__.show()` has more, but it queries the GPU driver: after that, the process can no longer fork.
     text = torch.__config__.parallel_info()
     found = {name: re.search(pattern, text, re.MULTILINE) for name, pattern in _LINES.items()}
     return {
@@ -128,7 +128,7 @@ def libraries() -> dict[str, str]:
 
 
 def gpu_facts() -> dict[str, str]:
-    """What is known of the GPUs that the program used; nothing where it used none."""
+    """Describe the GPUs, and the libraries for them; empty if the program has not used any."""
     if not torch.cuda.is_initialized():
         return {}
     devices = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
@@ -140,7 +140,7 @@ def gpu_facts() -> dict[str, str]:
 
 
 def _gpu_libraries() -> dict[str, str]:
-    """Versions of what computes on the GPUs, of libraries that the program has loaded."""
+    """Return the versions of the GPU libraries that the program has loaded."""
     found = {"library cuBLASLt": cublaslt_version(), "library ptxas": ptxas_version()}
     if torch.distributed.is_available() and torch.distributed.is_nccl_available():
         version = torch.cuda.nccl.version()
@@ -149,13 +149,13 @@ def _gpu_libraries() -> dict[str, str]:
 
 
 def cublaslt_version() -> str | None:
-    """The version of cuBLASLt; None where it is not loaded."""
+    """Return the version of cuBLASLt; None if it is not loaded."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
             paths = {line.split(maxsplit=5)[-1].strip() for line in file if "/libcublasLt.so" in line}
         if not paths:
             return None
-        # Danger: without the flag this would load it, and a program that is recorded would then have it.
+        # Danger: without the flag, this would load the library into the recorded program.
         library = ctypes.CDLL(min(paths), mode=os.RTLD_LAZY | os.RTLD_NOLOAD)
         library.cublasLtGetVersion.restype = ctypes.c_size_t
         return str(library.cublasLtGetVersion())
@@ -167,13 +167,13 @@ _PTXAS = re.compile(r"release [\d.]+, V(?P<version>[\d.]+)")
 
 
 def ptxas_version() -> str | None:
-    """The version of the ptxas that Triton compiled with; None where it has compiled nothing for a GPU of NVIDIA."""
+    """Return the version of the ptxas that Triton compiled with; None if it has compiled nothing for an NVIDIA GPU."""
     compiler = sys.modules.get("triton.backends.nvidia.compiler")
     asked = getattr(compiler, "get_ptxas_version", None)
     try:
         if asked is None or not asked.cache_info().currsize:
             return None
-        # Triton has asked it before, for this kind of GPU, and kept the answer.
+        # Triton has called this before for this kind of GPU, and cached the result.
         text = str(asked(int("{}{}".format(*torch.cuda.get_device_capability()))))
     except Exception:
         return None
@@ -189,11 +189,11 @@ _READ = (
     "backends.cuda.matmul.fp32_precision", "backends.cudnn.conv.fp32_precision", "backends.mkldnn.matmul.fp32_precision",
     "backends.mkldnn.conv.fp32_precision",
 )  # fmt: skip
-"""Below `torch`; older versions lack some."""
+"""Attributes and functions of `torch`; older versions lack some."""
 
 
 def recorded_settings() -> dict[str, str]:
-    """Name and value of each setting, as text."""
+    """Return the name and value of each setting, as text."""
     values = {"torch.backends.mkldnn.enabled": str(torch.backends.mkldnn.is_available())}
     for name in _READ:
         try:
@@ -202,13 +202,13 @@ def recorded_settings() -> dict[str, str]:
         except AttributeError:
             continue
         except RuntimeError:
-            # Of precision there is an older and a newer way to set it; once both were used, some cannot be read.
+            # There are an old and a new API for precision; if both were used, some settings cannot be read.
             values[f"torch.{name}"] = "not readable"
     return values
 
 
 def computing_settings() -> dict[str, bool | int | str]:
-    """What decides how an op computes, as plain values."""
+    """Return the settings that determine how an op computes, as plain values."""
     return {
         "num_threads": torch.get_num_threads(),
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),

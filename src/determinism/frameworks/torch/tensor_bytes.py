@@ -1,4 +1,4 @@
-"""From a tensor to the digest of its bytes."""
+"""Digests the bytes of tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from determinism.device_digest import TILE_BYTES
 from determinism.digest import digest_bytes, digest_many
 from determinism.types import NO_DIGEST
 
-# Those of the class are watched: the program's own calls of them are recorded.
+# Not the methods of `torch.Tensor`: `data_ptr` is wrapped there to record the program's own calls.
 _data_pointer = torch._C.TensorBase.data_ptr
 _storage_of = torch._C.TensorBase.untyped_storage
 _transforms_are_active = torch._C._are_functorch_transforms_active
@@ -26,10 +26,10 @@ _readers: dict[int, Callable[[int], Any]] = {}
 
 
 def memory_of(tensor: torch.Tensor) -> Callable[[int], Any] | None:
-    """What takes the address of a tensor that lies like this one and gives its bytes as `digest_bytes` reads them.
+    """Return a function from the address of a tensor with this layout to its bytes, as `digest_bytes` reads them.
 
-    None where the digest is not simply that of the bytes from the tensor's address on: it lies on another device, has
-    gaps, or is of a type that may need a closer look.
+    None if the digest is not simply that of the bytes from the tensor's address on: the tensor is on another device,
+    has gaps, or is of a type that needs a closer look.
     """
     length = tensor.nbytes
     if not length or not tensor.is_cpu or tensor.is_quantized or tensor.is_complex():
@@ -57,15 +57,15 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def is_without_values(tensor: torch.Tensor) -> bool:
-    """Whether it is a tensor of a compiler or an exporter, which knows its shape only."""
+    """Whether it is a tensor of a compiler or an exporter, which has only a shape."""
     return type(tensor).__module__.startswith("torch._subclasses.")
 
 
 def plain_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors that hold the data.
+    """Return the tensors that hold the data.
 
-    Of a wrapper (DTensor, a masked or quantized subclass, what `vmap` and `grad` hand to a function) what it wraps, of a
-    compiler's tensor without values nothing, else the tensor itself.
+    For a wrapper (DTensor, a masked or quantized subclass, what `vmap` and `grad` pass to a function) these are what it
+    wraps; for a compiler's tensor without values, none; else, the tensor itself.
     """
     while _transforms_are_active() and _functorch.is_functorch_wrapped_tensor(tensor):
         tensor = _functorch.get_unwrapped(tensor)
@@ -80,9 +80,9 @@ def plain_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def digest_tensor(tensor: torch.Tensor) -> bytes:
-    """Digest of the elements of a tensor, in the order of its indices, with every bit of them.
+    """Digest all bits of a tensor's elements, in the order of its indices.
 
-    A tensor that fills its storage is digested as its memory lies, so the digest goes with the strides.
+    A tensor that fills its storage is digested in memory order, so its digest depends on the strides.
     Conjugate and negative views are resolved first; sparse and quantized tensors are digested by their parts.
 
     Returns:
@@ -110,10 +110,10 @@ def digest_tensor(tensor: torch.Tensor) -> bytes:
 
 
 def materialized(tensor: torch.Tensor) -> torch.Tensor:
-    """A strided tensor as one whose elements lie in memory as they are.
+    """Resolve a strided tensor's lazy operations, so that its memory holds its elements.
 
     Raises:
-        ValueError: Its memory was given back.
+        ValueError: Its memory was freed.
     """
     if tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
@@ -131,7 +131,7 @@ def is_block(tensor: torch.Tensor) -> bool:
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements lie side by side, each at a place of its own."""
+    """Whether the elements are adjacent in memory and do not overlap."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1 and stride != expected:
@@ -141,7 +141,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 def _digest_without_memory(tensor: torch.Tensor) -> bytes:
-    """Zeros that have no memory yet (forward-mode differentiation makes them), or memory that was given back."""
+    """Digest zeros that have no memory yet (made by forward-mode differentiation); raise if the memory was freed."""
     if tensor._is_zerotensor():
         return digest_tensor(tensor.clone())
     raise ValueError(_without_memory(tensor))
@@ -170,7 +170,7 @@ def _digest_parts(tensor: torch.Tensor) -> bytes:
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Everything in nested lists, tuples, mappings and plain objects, in order."""
+    """Yield everything in nested lists, tuples, mappings and plain objects, in order."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, Mapping):
@@ -188,26 +188,26 @@ def leaves(value: Any) -> Iterator[Any]:
 # Cuts tensors into blocks of memory that hold their bytes in the order of a digest.
 
 MOST_COPIED = 32 << 20
-"""Of tensors with gaps, or in another order than their memory, so many bytes are copied at once, on their own device."""
+"""Bytes copied at once, on their own device, of tensors with gaps or whose elements are not in memory order."""
 MOST_BLOCKS = 160
-"""A tensor that must be copied is never cut into more parts."""
+"""The maximum number of parts into which a tensor that must be copied is cut."""
 
 
 class Block(NamedTuple):
     """Consecutive bytes of a tensor."""
 
     memory: torch.Tensor
-    """What keeps the memory alive until the kernel is queued."""
+    """Keeps the memory alive until the kernel is queued."""
     address: int
     length: int
     first_tile: int
-    """How many tiles of the tensor come before."""
+    """How many tiles of the tensor precede it."""
     total: int
     """Bytes of the whole tensor."""
 
 
 def whole_block(tensor: torch.Tensor) -> Block | None:
-    """The bytes of a tensor as one block, copied if they do not lie so; None if it is too large to copy at once."""
+    """Return the bytes of a tensor as one block, copied if necessary; None if it is too large to copy at once."""
     length = tensor.nbytes
     if not is_block(tensor):
         if length > MOST_COPIED:
@@ -217,9 +217,9 @@ def whole_block(tensor: torch.Tensor) -> Block | None:
 
 
 def staged_blocks(tensor: torch.Tensor) -> Iterator[Block]:
-    """The bytes of a tensor as blocks that one after the other lie in the same memory.
+    """Yield the bytes of a tensor as blocks that use the same memory, one after the other.
 
-    Each must have been queued to be digested before the next one is asked for; the order of the stream does the rest.
+    Each block must be queued for digesting before the next one is requested; stream order does the rest.
     """
     tensor = tensor.detach()
     total = tensor.nbytes
@@ -241,7 +241,7 @@ def staged_blocks(tensor: torch.Tensor) -> Iterator[Block]:
 
 
 def _parts(tensor: torch.Tensor, most_bytes: int) -> Iterator[torch.Tensor]:
-    """Parts of a tensor in the order of its indices, none larger than asked for."""
+    """Yield parts of a tensor in the order of its indices, each at most `most_bytes` large if possible."""
     if tensor.nbytes <= most_bytes:
         yield tensor
         return

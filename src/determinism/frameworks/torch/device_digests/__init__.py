@@ -1,4 +1,4 @@
-"""Digests of tensors on a GPU, made there: queued behind the op that wrote them, and fetched later, many at once."""
+"""Digests of tensors on a GPU, computed there: queued behind the op that wrote them, and fetched later in batches."""
 
 from __future__ import annotations
 
@@ -32,52 +32,52 @@ from determinism.trace.spool import Delivery, DigestLost, PendingDigest
 from determinism.trace.writer import ProcessWriter, VisibleLock
 from determinism.types import NO_DIGEST
 
-# That of the class is watched: the program's own calls of it are recorded.
+# `torch.Tensor.data_ptr` is wrapped to record the program's own calls.
 _data_pointer = torch._C.TensorBase.data_ptr
 
-# Slots on a device for digests that are still being made, used over and over, and fetched a batch at a time.
+# A ring of slots on a device for digests that are still being computed, fetched a batch at a time.
 #
 # Nothing here waits for the device as long as there is room. An entry is a row of the table of blocks and a slot for
-# a digest. A batch of entries is closed when it is full or when somebody wants what is in it; then its slots are
-# copied to the host behind the work that fills them. Its entries are used again when that copy has arrived.
+# a digest. A batch of entries is closed when it is full or when one of its digests is needed; its slots are then
+# copied to the host behind the work that fills them. Its entries are reused once that copy has arrived.
 
 BATCHES = 16
 ENTRIES = 256
-"""Of a batch; no tensor is cut into more blocks."""
+"""Entries per batch; no tensor is cut into more blocks."""
 _LAUNCHING = 3
 """See `Ring.cursor`."""
 
 
 class Fetch(Protocol):
-    """A copy of slots to the host that is on its way."""
+    """A copy of slots to the host that is under way."""
 
     def is_done(self) -> bool:
         """Whether it has arrived; does not wait."""
 
     def wait(self) -> None:
-        """Return when it has arrived."""
+        """Block until it has arrived."""
 
     def digests(self) -> bytes:
-        """What arrived: 16 bytes per slot."""
+        """Return what arrived: 16 bytes per slot."""
 
 
 class Device(Protocol):
-    """What makes digests: a GPU, or in tests something that behaves like one."""
+    """Computes digests: a GPU, or in tests a stand-in for one."""
 
     def launch(self, blocks: Sequence[Block], first: int, slots: Sequence[int]) -> None:
-        """Queue the digesting of blocks behind what the program has queued on the stream that it uses now.
+        """Queue the digesting of blocks behind the program's work on its current stream.
 
         Args:
             blocks: What to digest.
-            first: The first of as many entries, whose rows of the table are free.
-            slots: For each block the slot that its part of a digest is added to.
+            first: The first of `len(blocks)` entries whose table rows are free.
+            slots: For each block, the slot to which its part of a digest is added.
         """
 
     def fetch(self, first: int, end: int) -> Fetch:
-        """Queue a copy of slots to the host, and zeros in their place, behind all that was launched."""
+        """Queue a copy of slots to the host, and zeros in their place, behind everything launched so far."""
 
     def launched_with(self) -> dict[str, Any] | None:
-        """What code below Python needs to launch the kernels as `launch` does; None where that is not possible."""
+        """Return what native code needs to launch the kernels as `launch` does; None where that is not possible."""
 
 
 class _Batch(Delivery):
@@ -113,21 +113,21 @@ class Ring:
     """The slots of one device."""
 
     def __init__(self, device: Device, *, batches: int = BATCHES, entries: int = ENTRIES) -> None:
-        """Take what makes digests; it has `batches * entries` rows and slots, and the slots hold zeros."""
+        """Take the device, which has `batches * entries` rows and zeroed slots."""
         self.device = device
         self.entries = entries
-        """Of each batch."""
+        """Entries per batch."""
         self._batches = [_Batch(self, number * entries, entries) for number in range(batches)]
         self._current = 0
         self.lock = VisibleLock()
-        """Who takes entries holds it, or sees that nobody does, and keeps the GIL."""
+        """Held to take entries; native code instead checks that nobody holds it, and keeps the GIL."""
         self.cursor = array("q", [0, 0, 0, 0])
-        """Of the batch that is being filled: its first entry, how many are in use, and which one it is, counted from the start; and how many
-        threads are launching what they took entries for, without the GIL."""
+        """The first entry of the batch being filled, how many of its entries are in use, the number of this batch counted from the start, and
+        how many threads, without the GIL, are launching what they took entries for."""
         self.queue: Any = None
-        """What queues digests below Python, once it was made."""
+        """The native queue of digests, once it was made."""
         self._failure: str | None = None
-        """Why nothing can be asked for any more: slots may hold anything now."""
+        """Why no more digests can be requested: slots may hold anything now."""
 
     @property
     def batch(self) -> Delivery:
@@ -135,7 +135,7 @@ class Ring:
         return self._batches[self._current]
 
     def ask(self, tensors: Sequence[torch.Tensor]) -> list[PendingDigest]:
-        """Queue the digesting of tensors of this device, as they are where the stream that is used now stands.
+        """Queue the digesting of tensors of this device, as they are at this point of the current stream.
 
         Args:
             tensors: Strided tensors with memory and at least one byte, without lazy conjugation or negation.
@@ -160,14 +160,14 @@ class Ring:
                 copied += 0 if block.memory is tensor else block.length
                 group.append((position, block))
                 if copied > tensor_bytes.MOST_COPIED:
-                    # What was copied is freed, for the next one to use.
+                    # Free the copies, so that their memory can be reused.
                     self._launch(group, tickets)
                     group, copied = [], 0
             self._launch(group, tickets)
         return [tickets[position] for position in range(len(tensors))]
 
     def make_room(self, entries: int) -> None:
-        """Have room for so many entries in the batch that is being filled; waits only if the ring is full."""
+        """Ensure room for `entries` entries in the batch being filled; waits only if the ring is full."""
         with self.lock:
             if self._failure is None:
                 self._batch_with_room(entries)
@@ -204,7 +204,7 @@ class Ring:
         return self.cursor[1]
 
     def _take(self, entries: int) -> int:
-        """Use so many entries of the batch that is being filled; returns the position of the first."""
+        """Take entries of the batch being filled; returns the position of the first."""
         position = self.cursor[1]
         self.cursor[1] += entries
         return position
@@ -224,7 +224,7 @@ class Ring:
         oldest = self._batches[following]
         if oldest.fetch is not None:
             self.land(oldest)
-            # Records may still ask for what is in it.
+            # The old object stays: records may still read its digests.
             self._batches[following] = _Batch(self, oldest.first, self.entries)
         self._current = following
         used = 0 if self._failure is None else self.entries
@@ -243,11 +243,11 @@ class Ring:
     def _fail(self, batch: _Batch, error: RuntimeError) -> None:
         self._failure = f"the device failed before they were fetched ({type(error).__name__}: {error})"[:300]
         batch.failure = self._failure
-        # Nobody is to take any more.
+        # No more entries may be taken.
         self.cursor[1] = self.entries
 
     def collect(self) -> None:
-        """Have fetched what was asked for until now; waits only if the ring is full."""
+        """Start fetching all digests requested so far; waits only if the ring is full."""
         with self.lock:
             if self._used:
                 self._batch_with_room(self.entries)
@@ -276,7 +276,7 @@ class Ring:
         if fetch is None:
             return
         try:
-            # Without the lock: another thread may have to queue what this one waits for.
+            # Without the lock: what this thread waits for may still have to be queued by another.
             fetch.wait()
         except RuntimeError as error:
             self._fail(batch, error)
@@ -290,21 +290,21 @@ class Ring:
 
 _PROGRAMS_PER_PROCESSOR = 8
 _FEWEST_PROGRAMS = 32
-"""For each block of a group, where there are so many blocks that they fill the device anyhow."""
+"""Minimum per block; enough where the blocks of a group are so many that they fill the device anyway."""
 DRIVER_FUNCTIONS = ("cuLaunchKernel", "cuMemcpyHtoDAsync_v2", "cuEventRecord", "cuStreamIsCapturing")
-"""Those of NVIDIA's driver that code below Python calls."""
+"""Functions of NVIDIA's driver that the native code calls."""
 _PROBE_BYTES = 2 * TILE_BYTES + 1237
 _CACHE_VARIABLE = "TRITON_CACHE_DIR"
 _stream_handle: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-"""Gives the handle of a device's current stream without making an object of it; only builds for GPUs have it."""
+"""Returns the handle of a device's current stream without making a stream object; exists only in GPU builds."""
 
 
-# Those of the class are watched: the program's own calls of them are recorded.
+# `torch.Tensor.numpy` is wrapped to record the program's own calls.
 _numpy = torch._C.TensorBase.numpy
 
 
 class _Address:
-    """What Triton needs to know of a tensor that is an argument of a kernel."""
+    """What Triton needs of a tensor argument of a kernel."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.dtype = tensor.dtype
@@ -315,22 +315,22 @@ class _Address:
 
 
 class CudaDigests:
-    """Makes digests on one GPU; see `ring.Device`."""
+    """Computes digests on one GPU; see `Device`."""
 
     def __init__(self, device: torch.device, entries: int) -> None:
-        """Take memory on the GPU and page-locked memory on the host: 64 bytes per entry each.
+        """Allocate memory on the GPU and page-locked memory on the host: 64 bytes per entry each.
 
         Raises:
-            ImportError: There is no Triton.
-            RuntimeError: There is no memory.
+            ImportError: Triton is not installed.
+            RuntimeError: Not enough memory.
         """
         from determinism.frameworks.torch.device_digests import kernel
 
         self._kernel = kernel.determinism_digest
         self._several: Any = None
-        """The same, compiled. Triton unloads from the GPU what nobody holds."""
+        """The same, compiled; a reference, as Triton unloads unreferenced kernels from the GPU."""
         self.alone: Any = None
-        """What digests a single block, compiled: launched at once, with no table to copy; None where that is not possible."""
+        """The compiled kernel for a single block, launched without a table to copy; None where that is not possible."""
         with suppress(Exception):
             self.alone = _compiled(kernel.determinism_digest_one)
         self._device = device
@@ -344,7 +344,7 @@ class CudaDigests:
             self._fetching = torch.cuda.Stream(device)
             self._launched: dict[int, torch.cuda.Event] = {}
             """The last launch on each stream, by the stream's handle."""
-            # From now on every stream may use them.
+            # After this, every stream may use them.
             torch.cuda.current_stream(device).synchronize()
         self._rows = _numpy(self._host_table)
         self._digests = _numpy(self._host_slots)
@@ -352,7 +352,7 @@ class CudaDigests:
         self._keys_at, self._slots_at = _Address(self._keys), _Address(self._slots)
 
     def launch(self, blocks: Sequence[Block], first: int, slots: Sequence[int]) -> None:
-        """See `ring.Device`."""
+        """See `Device`."""
         if self.alone is not None and len(blocks) == 1:
             self._launch_alone(blocks[0], slots[0])
             return
@@ -365,7 +365,7 @@ class CudaDigests:
         programs = min(tiles, max(_FEWEST_PROGRAMS, self._programs // len(blocks)))
         with torch.cuda.device(self._device):
             self._table[first:end].copy_(self._host_table[first:end], non_blocking=True)
-            # Nothing here is a sum of floats; without saying so, Triton 3.9 warns of what a later version will do with those.
+            # The kernel adds no floats; without this option, Triton 3.9 warns of a later change to how floats are added.
             options: dict[str, Any] = {"num_warps": 4, "enable_fp_fusion": False}
             self._kernel[(len(blocks), programs)](self._table_at[first], self._keys_at, self._slots_at, **options)
             self._note_launch(torch.cuda.current_stream())
@@ -380,7 +380,7 @@ class CudaDigests:
             self._note_launch(stream)
 
     def _note_launch(self, stream: torch.cuda.Stream) -> torch.cuda.Event:
-        # Of two threads that make the first launch on a stream, one makes the event.
+        # If two threads make the first launch on a stream at once, they must share one event.
         event = self._launched.get(stream.cuda_stream) or self._launched.setdefault(
             stream.cuda_stream, torch.cuda.Event()
         )
@@ -388,16 +388,16 @@ class CudaDigests:
         return event
 
     def event_of_stream(self) -> int:
-        """The handle of the event that marks the last launch on the current stream."""
+        """Record a launch on the current stream; returns the handle of the event that marks it."""
         with _on(self._device):
             return int(self._note_launch(torch.cuda.current_stream()).cuda_event)
 
     def launched_with(self) -> dict[str, Any] | None:
-        """What code below Python needs to launch the kernels as `launch` does; None where that is not possible.
+        """Return what native code needs to launch the kernels as `launch` does; None where that is not possible.
 
-        The functions of the driver are given by their addresses. Both kernels are given as the handle of a function, how many threads and
-        bytes of shared memory a program has, and how many addresses follow their own arguments, which Triton has for scratch memory
-        that they do not use.
+        The driver's functions are given as addresses. Each kernel is given as a function handle, the threads and bytes of
+        shared memory per program, and the number of addresses that follow its own arguments: Triton adds them for scratch
+        memory that the kernel does not use.
         """
         if self.alone is None or torch.version.hip is not None:
             return None
@@ -424,7 +424,7 @@ class CudaDigests:
         return None
 
     def fetch(self, first: int, end: int) -> _CudaFetch:
-        """See `ring.Device`."""
+        """See `Device`."""
         with torch.cuda.device(self._device), torch.cuda.stream(self._fetching):
             for event in list(self._launched.values()):
                 self._fetching.wait_event(event)
@@ -436,7 +436,7 @@ class CudaDigests:
 
 
 def _compiled(kernel: Any) -> Any:
-    """A kernel that is launched with numbers and addresses as they are, which Triton otherwise looks at each time."""
+    """Compile a kernel that takes raw numbers and addresses, which Triton would otherwise inspect at each launch."""
     import triton
     from triton.compiler import ASTSource
 
@@ -446,10 +446,10 @@ def _compiled(kernel: Any) -> Any:
 
 
 def _handles(compiled: Any, arguments: int) -> tuple[int, int, int, int]:
-    """What a compiled kernel is launched with; see `CudaDigests.launched_with`.
+    """Return what a compiled kernel is launched with; see `CudaDigests.launched_with`.
 
     Raises:
-        ValueError: It needs more than that.
+        ValueError: The kernel needs more than that.
     """
     compiled._init_handles()
     facts = compiled.metadata
@@ -462,7 +462,7 @@ def _handles(compiled: Any, arguments: int) -> tuple[int, int, int, int]:
 
 
 class _CudaFetch:
-    """See `ring.Fetch`."""
+    """See `Fetch`."""
 
     def __init__(self, arrived: torch.cuda.Event, slots: np.ndarray[Any, Any]) -> None:
         self._arrived = arrived
@@ -485,19 +485,19 @@ def is_capturing(device: torch.device) -> bool:
 
 
 def _on(device: torch.device) -> AbstractContextManager[object]:
-    """Use a device; most often it is used already."""
+    """Make a device current, cheaply if it already is."""
     return nullcontext() if torch.cuda.current_device() == device.index else torch.cuda.device(device)
 
 
 def open_ring(device: torch.device) -> Ring:
-    """Make the ring of a GPU, and see that its kernel gives the digests that it must.
+    """Make the ring of a GPU, and verify that its kernel computes correct digests.
 
     Raises:
-        ImportError: There is no Triton.
-        RuntimeError: It does not, or there is no memory.
+        ImportError: Triton is not installed.
+        RuntimeError: A digest is wrong, or there is not enough memory.
     """
     with _own_cache():
-        # All that is ever compiled is compiled here: every later launch has arguments of the same sort.
+        # Everything is compiled here: all later launches have arguments of the same types.
         digests = CudaDigests(device, BATCHES * ENTRIES)
         try:
             verify((ring := Ring(digests)).ask, device)
@@ -512,7 +512,7 @@ def open_ring(device: torch.device) -> Ring:
 
 @contextmanager
 def _own_cache() -> Iterator[None]:
-    """Let Triton keep what it compiles beside the user's cache: filled by us, that one would no longer be what the program left."""
+    """Let Triton cache what it compiles outside of the user's cache, which must stay as the program left it."""
     before = os.environ.get(_CACHE_VARIABLE)
     os.environ[_CACHE_VARIABLE] = str(own_cache() / "triton")
     try:
@@ -525,14 +525,14 @@ def _own_cache() -> Iterator[None]:
 
 
 def verify(ask: Callable[[list[torch.Tensor]], Sequence[PendingDigest]], device: torch.device) -> None:
-    """Have known bytes digested at every alignment and with gaps, and compare with the definition.
+    """Digest known bytes on a device, at every alignment and with gaps, and compare with the reference.
 
     Args:
         ask: See `Ring.ask`.
-        device: Which device digests them.
+        device: The device.
 
     Raises:
-        RuntimeError: They differ.
+        RuntimeError: A digest is wrong.
     """
     known = (torch.arange(_PROBE_BYTES, device="cpu") * 2654435761 >> 13).to(torch.uint8)
     on_device = known.to(device)
@@ -544,7 +544,7 @@ def verify(ask: Callable[[list[torch.Tensor]], Sequence[PendingDigest]], device:
             raise RuntimeError("the kernel computed a wrong digest for known bytes")
 
 
-# What a record takes as the digest of a tensor: bytes, or for a tensor on a GPU what stands for the digest to come.
+# What a record takes as the digest of a tensor: bytes, or for a tensor on a GPU a placeholder until the digest arrives.
 
 Digest = bytes | PendingDigest
 LOST = "device-digest"
@@ -565,28 +565,28 @@ class DeviceDigests:
         is_capturing: Callable[[torch.device], bool] = is_capturing,
         kind: str = "cuda",
     ) -> None:
-        """Make none yet.
+        """Start without any ring.
 
         Args:
             open_ring: Makes the ring of a device, or raises.
-            is_capturing: Whether ops on a device are captured and not run.
-            kind: The sort of devices.
+            is_capturing: Returns whether ops on a device are captured and not run.
+            kind: The type of the devices.
         """
         self.kind = kind
         self.captures = array("q", [0])
-        """One number: how many captures of graphs are under way."""
+        """One number: how many graph captures are under way."""
         self._open_ring = open_ring
         self._is_capturing = is_capturing
         self._rings: dict[torch.device, Ring | None] = {}
         self.lock = threading.Lock()
-        """Held while a ring is made, or what queues for one below Python."""
+        """Held while a ring or its native queue is made."""
         self._users: list[RecordDigests] = []
         self.problem: str | None = None
         """Why a ring could not be made."""
 
     @property
     def num_captures(self) -> int:
-        """How many captures of graphs are under way."""
+        """How many graph captures are under way."""
         return self.captures[0]
 
     @num_captures.setter
@@ -594,15 +594,15 @@ class DeviceDigests:
         self.captures[0] = number
 
     def add(self, user: RecordDigests) -> None:
-        """Settle what this one asks for too."""
+        """Include this user's digests in `settle`."""
         self._users.append(user)
 
     def is_capturing(self, device: torch.device) -> bool:
-        """Whether nothing may be launched, nor asked of the device, because it would end up in a graph or spoil it."""
+        """Whether a graph is being captured, so that any launch would end up in it and any query would break it."""
         return self.num_captures > 0 or self._is_capturing(device)
 
     def ring(self, device: torch.device) -> Ring | None:
-        """That of a device; None where tensors have to be copied to the host."""
+        """Return a device's ring; None where tensors have to be copied to the host."""
         if device in self._rings:
             return self._rings[device]
         with self.lock:
@@ -612,17 +612,17 @@ class DeviceDigests:
 
     def _open(self, device: torch.device) -> Ring | None:
         if self.problem is not None:
-            # Tensors of one sort are all digested in one way.
+            # All devices of one type must compute digests the same way.
             return None
         try:
             return self._open_ring(device)
         except Exception as error:
-            # Triton's compiler has errors of its own.
+            # Triton's compiler raises its own error types.
             self.problem = f"{type(error).__name__}: {error}"[:300]
             return None
 
     def collect(self) -> None:
-        """Have fetched what was asked for until now."""
+        """Start fetching all digests requested so far."""
         if self.num_captures:
             return
         for ring in list(self._rings.values()):
@@ -630,13 +630,13 @@ class DeviceDigests:
                 ring.collect()
 
     def settle(self) -> None:
-        """Wait for everything that was asked for, before something begins that no question to a device may disturb."""
+        """Wait for all requested digests, before a phase in which a device must not be queried."""
         for user in self._users:
             user.writer.settle_digests()
 
 
 def _asked(queue: Any, tensors: list[torch.Tensor]) -> list[PendingDigest]:
-    """What is queued below Python, which another thread that is using the ring prevents at times."""
+    """Queue digests natively, retrying while another thread uses the ring."""
     for _ in range(100):
         if (found := queue.ask(tensors)) is not None:
             return list(found)
@@ -645,25 +645,25 @@ def _asked(queue: Any, tensors: list[torch.Tensor]) -> list[PendingDigest]:
 
 
 class RecordDigests:
-    """Gives the digests for the records of one stream."""
+    """Digests the tensors of one stream's records."""
 
     def __init__(self, writer: ProcessWriter, devices: DeviceDigests) -> None:
-        """Take what writes the records, and the devices."""
+        """Take the writer of the records, and the devices."""
         self.writer = writer
         self._devices = devices
         self.handles: Callable[[torch.Tensor], bool] = attrgetter(f"is_{devices.kind}")
-        """Whether a tensor lies on a device of that sort."""
+        """Whether a tensor is on a device of that type."""
         self.below: Callable[[Sequence[torch.Tensor]], list[Digest] | None] | None = None
-        """Digests ordinary tensors of the CPU below Python; gives None if one of them is something else."""
+        """Digests ordinary CPU tensors natively; returns None if any tensor is of another kind."""
         self._is_described = False
         devices.add(self)
 
     def of(self, tensor: torch.Tensor) -> Digest:
-        """What a tensor holds at this point of the stream that is used now."""
+        """Digest what a tensor holds at this point of the current stream."""
         return self.of_each([tensor])[0] if self.handles(tensor) else digest_tensor(tensor)
 
     def of_each(self, tensors: Sequence[torch.Tensor]) -> list[Digest]:
-        """What tensors hold at this point of the stream that is used now; those on one device in one go."""
+        """Digest what tensors hold at this point of the current stream, all tensors of a device at once."""
         if self.below is not None and (digests := self.below(tensors)) is not None:
             return digests
         if not any(map(self.handles, tensors)):
@@ -693,14 +693,14 @@ class RecordDigests:
         return found
 
     def queue_of(self, device: torch.device, make: Callable[[Ring, dict[str, Any], array[int]], Any]) -> Any:
-        """What queues digests on a device below Python; None where tensors are to be given to `of_each`.
+        """Return the native queue of digests on a device.
 
         Args:
             device: The device.
-            make: Makes it, from the ring, what `CudaDigests.launched_with` gives, and the number of captures under way.
+            make: Makes it from the ring, the result of `CudaDigests.launched_with`, and the count of captures under way.
 
         Returns:
-            False if that is not known while a graph is captured.
+            The queue; None if tensors have to go through `of_each`; False if that is unknown during a graph capture.
         """
         if self._devices.is_capturing(device):
             return False
@@ -727,7 +727,7 @@ class RecordDigests:
         return ring
 
     def _ask(self, device: torch.device, tensors: list[torch.Tensor]) -> Sequence[Digest]:
-        # What is done here is not the program's: its own modes must not see it, nor a default device change it.
+        # This is our own work: the program's modes must not see it, nor may a default device change it.
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
             ring = self._ring(device)
             if ring is None:

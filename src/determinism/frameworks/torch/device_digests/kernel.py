@@ -1,7 +1,7 @@
-"""The kernel that digests many blocks of GPU memory in one launch. See `determinism.device_digest` for what it computes.
+"""The kernel that digests many blocks of GPU memory in one launch; `determinism.device_digest` defines the digest.
 
-Imported only where tensors on a GPU are recorded: it needs Triton. Its functions have no annotations, since Triton's compiler
-looks every one of them up and knows only its own.
+Imported only where tensors on a GPU are recorded: it needs Triton. Its functions have no annotations, since Triton's
+compiler resolves all annotations and knows only its own types.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import triton.language as tl
 from determinism import device_digest
 
 COLUMNS = 6
-"""Numbers of a row of the table of blocks: address, bytes, number of its first tile, slot, bytes of the whole tensor, and one
-that is left over, so that each row begins at a multiple of 16 bytes and one compiled kernel serves all."""
+"""Numbers in a row of the table of blocks: address, bytes, number of the first tile, slot, bytes of the whole tensor,
+and padding, so that each row begins at a multiple of 16 bytes and one compiled kernel serves all."""
 
 _COLUMNS = tl.constexpr(COLUMNS)
 _FIRST_STEP = tl.constexpr(device_digest.FIRST_STEP)
@@ -34,7 +34,7 @@ def _mix(number):
 
 @triton.jit
 def _bytes_as_word(address, index, length, wanted):
-    """Words with these numbers, byte by byte; what lies beyond the end is zero."""
+    """Read the words with these numbers byte by byte; bytes beyond the end are zero."""
     pointer = address.to(tl.pointer_type(tl.uint8))
     at = index * 8
     word = tl.zeros(index.shape, tl.int64)
@@ -46,13 +46,13 @@ def _bytes_as_word(address, index, length, wanted):
 
 @triton.jit
 def _words(address, index, length, WIDTH: tl.constexpr):
-    """Words with these numbers; what lies beyond the end is zero.
+    """Read the words with these numbers; bytes beyond the end are zero.
 
     Args:
-        address: Of the block.
-        index: Numbers of words from there on.
+        address: Address of the block.
+        index: Numbers of the words, counted from there.
         length: Bytes of the block.
-        WIDTH: So many bytes are read at once: 8 where the block begins at a multiple of 16, 4 at a multiple of 4, else 1.
+        WIDTH: Bytes read at once: 8 if the block begins at a multiple of 16, 4 if at a multiple of 4, else 1.
     """
     if WIDTH == 1:
         return _bytes_as_word(address, index, length, index * 8 < length)
@@ -70,7 +70,7 @@ def _words(address, index, length, WIDTH: tl.constexpr):
 
 @triton.jit
 def _products(words, keys, row, SHIFT: tl.constexpr):
-    """What the words of one row of a tile add to the sums of their lanes, with the keys shifted."""
+    """Compute what the words in one row of a tile add to their lanes' sums, with the keys shifted."""
     key = keys + 4 * row + 2 * tl.arange(0, 2) + SHIFT
     low = words.to(tl.int32) + tl.load(key)[None, :]
     high = (words >> 32).to(tl.int32) + tl.load(key + 1)[None, :]
@@ -79,16 +79,16 @@ def _products(words, keys, row, SHIFT: tl.constexpr):
 
 @triton.jit
 def _tile(address, length, tile, first_tile, keys, WIDTH: tl.constexpr, WHOLE: tl.constexpr):
-    """What the lanes of one tile of a block add to both halves of a digest.
+    """Compute what the lanes of one tile of a block add to both halves of a digest.
 
     Args:
-        address: Of the block.
-        length: Of the block, in bytes.
+        address: Address of the block.
+        length: Bytes of the block.
         tile: Number of the tile within the block.
         first_tile: Number of the block's first tile within the tensor.
         keys: See `determinism_digest`.
         WIDTH: See `_words`.
-        WHOLE: Whether the tile has all its bytes, and begins at a multiple of 16.
+        WHOLE: Whether the tile is complete and begins at a multiple of 16.
     """
     lane = tl.arange(0, _LANES)
     in_tile = lane[:, None] * 2 + tl.arange(0, 2)[None, :]
@@ -114,7 +114,7 @@ def _tile(address, length, tile, first_tile, keys, WIDTH: tl.constexpr, WHOLE: t
 
 @triton.jit
 def _add_digest(address, length, first_tile, slot, total, keys, slots, AXIS: tl.constexpr):
-    """Add the digest of one block to its slot; the programs along an axis of the grid share its tiles."""
+    """Add the digest of one block to its slot; the programs along one axis of the grid share its tiles."""
     begin = tl.program_id(AXIS).to(tl.int64)
     programs = tl.num_programs(AXIS)
     tiles = (length + _TILE - 1) // _TILE
@@ -151,7 +151,7 @@ def _add_digest(address, length, first_tile, slot, total, keys, slots, AXIS: tl.
 
 @triton.jit
 def determinism_digest(table, keys, slots):
-    """Add the digests of blocks of memory to slots that hold zeros, or what other parts of the same tensor added.
+    """Add the digests of blocks of memory to slots, which hold zeros or what other parts of the same tensor added.
 
     The first axis of the grid counts the blocks; the programs along the second one share the tiles of a block.
 
@@ -167,11 +167,13 @@ def determinism_digest(table, keys, slots):
 
 @triton.jit
 def determinism_digest_one(address, length, first_tile, slot, total, keys, slots):
-    """Add the digest of one block to a slot, as `determinism_digest` does for a row of its table; the first axis of the grid shares the tiles.
+    """Add the digest of one block to a slot, as `determinism_digest` does for a row of its table.
+
+    The programs along the first axis of the grid share the tiles. All numbers are int64.
 
     Args:
-        address: int64, like the others: what a row of the table holds.
-        length: Of the block, in bytes.
+        address: Address of the block.
+        length: Bytes of the block.
         first_tile: Number of the block's first tile within the tensor.
         slot: Number of the slot.
         total: Bytes of the whole tensor.

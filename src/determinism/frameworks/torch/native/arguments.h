@@ -1,4 +1,4 @@
-// The arguments of an op: whether it is to be recorded, the key by which they are known, and what they are in Python.
+// The arguments of an op: whether they make it recorded, their key, and their Python forms.
 #pragma once
 
 #include "op_table.h"
@@ -11,7 +11,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace torch::jit {
-// Declared here because its header takes most of the time that compiling this takes.
+// Declared here because its header would take up most of the compile time.
 TORCH_PYTHON_API pybind11::object toPyObject(c10::IValue value);
 }  // namespace torch::jit
 
@@ -40,7 +40,7 @@ void each_tensor(const c10::IValue& value, Function function) {
   }
 }
 
-// Whether a tensor belongs to a compiler or an exporter, and has a shape only.
+// Whether a tensor belongs to a compiler or an exporter, and has only a shape.
 bool is_without_values(const at::Tensor& tensor) {
   const Gil gil;
   const py::object type = py::type::of(tensor_object(tensor));
@@ -50,7 +50,7 @@ bool is_without_values(const at::Tensor& tensor) {
 
 enum class Way { PASS, MUTE, RECORD };
 
-// How to go about an op: pass over to the ops inside it, mute it and all inside it, or record it and mute what is inside.
+// How to handle an op: pass on to the ops inside it, mute it with everything inside it, or record it and mute what is inside.
 Way way_of(const Op& op, c10::ArrayRef<const c10::IValue> inputs, DispatchKeySet& keys, bool& is_special) {
   const auto local = c10::impl::tls_local_dispatch_key_set();
   at::Tensor first_special;
@@ -66,8 +66,8 @@ Way way_of(const Op& op, c10::ArrayRef<const c10::IValue> inputs, DispatchKeySet
   if (c10::impl::TorchDispatchModeTLS::any_modes_set() && (c10::impl::TorchDispatchModeTLS::get_mode(Key::FAKE).has_value() ||
                                                             c10::impl::TorchDispatchModeTLS::get_mode(Key::FUNCTIONAL).has_value()))
     return Way::MUTE;
-  // What runs with dispatch to Python switched off, such as what `torch.tensor` fills from Python's numbers, is part of
-  // what switched it off.
+  // Ops that run with dispatch to Python switched off, as when `torch.tensor` copies Python's numbers, are part of
+  // the code that switched it off.
   if (local.excluded_.has(DispatchKey::Python)) return Way::MUTE;
   if (is_on(local, keys, DispatchKey::Python)) {
     if (first_special.defined() && first_special.key_set().has(DispatchKey::Python) && is_without_values(first_special)) return Way::MUTE;
@@ -81,7 +81,7 @@ Way way_of(const Op& op, c10::ArrayRef<const c10::IValue> inputs, DispatchKeySet
   if (op.has_autocast && is_on(local, keys, DispatchKey::AutocastCPU)) return Way::PASS;
   if (op.has_autocast_on_gpu && is_on(local, keys, DispatchKey::AutocastCUDA)) return Way::PASS;
   if (op.is_composite) {
-    // A kernel of its own for the kind of tensor goes before the composite one.
+    // A kernel for the tensor's backend takes precedence over the composite one.
     const DispatchKey backend = c10::highestPriorityBackendTypeId(keys);
     const bool has_own = is_special || backend == DispatchKey::CUDA ? op.handle->hasKernelForDispatchKey(backend) : op.handle->hasKernelForDispatchKey(DispatchKey::CPU);
     if (!has_own) return Way::PASS;
@@ -104,7 +104,7 @@ py::object as_python(const c10::Argument& argument, const c10::IValue& value) {
   return torch::jit::toPyObject(value);
 }
 
-// The arguments of an op as a dispatch mode gets them: those at the end that are as by default are left out.
+// The arguments of an op as a dispatch mode gets them: trailing default values are left out.
 std::pair<py::tuple, py::dict> arguments_of(const Op& op, c10::ArrayRef<const c10::IValue> inputs) {
   const auto& described = op.handle->schema().arguments();
   const auto is_default = [&](size_t at) {
@@ -124,7 +124,7 @@ std::pair<py::tuple, py::dict> arguments_of(const Op& op, c10::ArrayRef<const c1
   return {args, kwargs};
 }
 
-// Adds an argument to a key; false if it is of a kind that only Python can tell apart.
+// Adds an argument to a key; false if only Python can distinguish its values.
 bool add_argument(Words& words, const c10::IValue& value) {
   if (value.isNone()) {
     words.add(1);
@@ -191,7 +191,7 @@ bool has_device(c10::ArrayRef<const c10::IValue> inputs) {
   return found;
 }
 
-// What an op draws from that is given no generator, as `ops.generator_of`; on a device none if it is not known which.
+// The generator from which an op draws if none is passed, as `ops.generator_of`, for the current device if the index is not known.
 at::Generator default_generator(std::optional<c10::Device> device, c10::ArrayRef<const c10::IValue> inputs) {
   for (size_t at = 0; !device.has_value() && at < inputs.size(); ++at)
     if (inputs[at].isTensor() && inputs[at].toTensor().defined()) device = inputs[at].toTensor().device();

@@ -1,4 +1,4 @@
-// Digests of tensors on a GPU, queued where its work is.
+// Digests of tensors on a GPU, queued on the program's streams.
 #pragma once
 
 #include "own_code.h"
@@ -13,7 +13,7 @@ bool is_block(const at::Tensor& tensor) {
   return tensor.is_contiguous() || (tensor.storage().nbytes() == tensor.nbytes() && tensor.is_non_overlapping_and_dense());
 }
 
-// Queues digests on a GPU as `device_digests.CudaDigests` does, through the functions of NVIDIA's driver. All but calling these is done
+// Queues digests on a GPU as `device_digests.CudaDigests` does, by calling NVIDIA's driver. Everything except the launches is done
 // with the GIL held.
 class DeviceQueue {
  public:
@@ -41,8 +41,8 @@ class DeviceQueue {
     function("cuStreamIsCapturing", is_capturing_);
   }
 
-  // Queues the digesting of tensors of the device, as they are where the stream that is used now stands. Gives the position of the first in
-  // a delivery; -1 where Python must do so.
+  // Queues the digesting of tensors of the device, as they are at this point of the current stream. Returns the position of the first in
+  // a delivery; -1 if Python must do so.
   int32_t ask(c10::ArrayRef<at::Tensor> tensors, py::object& delivery) {
     const int64_t count = static_cast<int64_t>(tensors.size());
     if (count > entries_ || cells(captures_)[0] != 0) return -1;
@@ -68,13 +68,13 @@ class DeviceQueue {
       delivery_ = py::object(py::handle(ring_).attr("batch")).ptr();
       known_batch_ = number;
     }
-    // Nobody else can take entries now: who would holds the ring's lock, or gets the GIL.
+    // No other thread can take entries now: that requires the ring's lock or the GIL.
     if (cells(num_held_)[0] != 0 || cells(cursor_)[1] + count > entries_ || known_batch_ != cells(cursor_)[2]) return -1;
     const int64_t first = cells(cursor_)[0] + cells(cursor_)[1];
     const int64_t position = cells(cursor_)[1];
     cells(cursor_)[1] += count;
     py::object batch = py::reinterpret_borrow<py::object>(delivery_);
-    // The driver waits where much is queued already; meanwhile other threads run, and no batch is fetched: see `Ring.cursor`.
+    // The driver blocks if much is queued already; meanwhile other threads run, and no batch is fetched: see `Ring.cursor`.
     std::atomic_ref<int64_t> num_launching(cells(cursor_)[3]);
     ++num_launching;
     bool is_queued = false;
@@ -111,14 +111,14 @@ class DeviceQueue {
 
   static int64_t* cells(const py::buffer_info& buffer) { return static_cast<int64_t*>(buffer.ptr); }
 
-  // The bytes of tensors, copied where they do not lie side by side; false if they are too large for that.
+  // Finds the bytes of tensors, copied if they are not contiguous; false if they are too large for that.
   bool find_blocks(c10::ArrayRef<at::Tensor> tensors, c10::SmallVectorImpl<at::Tensor>& copies, c10::SmallVectorImpl<Block>& blocks) const {
     size_t copied = 0;
     for (const at::Tensor& tensor : tensors) {
       const size_t length = tensor.nbytes();
       if (length == 0) return false;
       if (is_block(tensor)) {
-        // Python has words for memory that was taken away.
+        // Python reports an error for memory that was freed.
         if (tensor.storage().nbytes() < length + static_cast<size_t>(tensor.storage_offset()) * tensor.element_size()) return false;
         blocks.push_back({reinterpret_cast<int64_t>(tensor.const_data_ptr()), static_cast<int64_t>(length)});
         continue;
@@ -163,7 +163,7 @@ class DeviceQueue {
     return launch(several_, count, std::min(tiles, std::max(fewest_programs_, programs_ / count)), stream, arguments.data(), arguments.size());
   }
 
-  PyObject* const ring_;  // Which holds this.
+  PyObject* const ring_;  // The owner of this queue.
   const py::buffer_info cursor_, num_held_, captures_;
   const int64_t entries_;
   const Kernel single_, several_;
@@ -173,8 +173,8 @@ class DeviceQueue {
   int64_t* host_table_;
   py::object stream_of_, event_of_stream_;
   int64_t known_batch_ = -1;
-  PyObject* delivery_ = nullptr;  // The batch of that number: the ring holds it as long as it is the one that is being filled.
-  Table<void*, void*> events_;  // Of streams.
+  PyObject* delivery_ = nullptr;  // The batch of that number, kept alive by the ring while it is being filled.
+  Table<void*, void*> events_;  // By stream.
   int (*launch_kernel_)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**) = nullptr;
   int (*copy_)(unsigned long long, const void*, size_t, void*) = nullptr;
   int (*record_event_)(void*, void*) = nullptr;

@@ -1,4 +1,4 @@
-// XXH3 with 128 bits, compiled once for each set of instructions that a processor may have: DIGEST names the function.
+// 128-bit XXH3, compiled once per instruction set that a processor may have: DIGEST names the function.
 #define XXH_INLINE_ALL
 #include "xxhash.h"
 

@@ -1,8 +1,8 @@
-// Records ops below Python: an observer that PyTorch calls at the first dispatch of every op, before autograd, and when it
-// has run. The ordinary op, on strided tensors, is recorded here from its inputs to its row in the spool. What is rare
-// is handed to the Python recorder, whole. See docs/recorder.md.
+// Records ops below Python: an observer that PyTorch calls at the first dispatch of every op, before autograd, and after it
+// has run. Ordinary ops, on strided tensors, are recorded here completely, from their inputs to their rows in the spool.
+// Rare ops are passed to the Python recorder as a whole. See docs/recorder.md.
 
-// The headers hold all definitions: this is the only file that includes them, and the compiler sees the whole of it at once.
+// The headers contain definitions: only this file includes them, so that the compiler sees all the code at once.
 #include "arguments.h"
 #include "outside_ops.h"
 
@@ -45,11 +45,11 @@ const char* choose_digest() {
 
 PyObject* unread_in = nullptr;  // The code whose reads of values are not recorded: `recorder.UNREAD_IN`.
 
-// A storage that an op of another thread than the main one uses, and who had written it when the op began.
+// A storage used by an op of a thread other than the main one, with its writers as of the op's beginning.
 struct Used {
   std::shared_ptr<StorageState> state;
   int64_t writes;
-  std::shared_ptr<StorageState> known;  // To the main thread; null if it is not.
+  std::shared_ptr<StorageState> known;  // The main thread's state of it, or null.
   int64_t record;
 
   bool is_overlapped() const { return state->writes != writes || (known != nullptr && known->record != record); }
@@ -70,23 +70,23 @@ struct Context final : at::ObserverContext {
 
   c10::SmallVector<InputEdge, 6> edges;
   c10::SmallVector<InputDigest, 4> digests;
-  c10::SmallVector<std::pair<size_t, at::Tensor>, 2> read;  // Which of `digests` are still to be made, of what.
-  Pending pending;  // Of those in `digests`.
-  std::vector<std::pair<size_t, at::Tensor>> watched;  // Which of `digests` another thread may make untrue while the op runs.
+  c10::SmallVector<std::pair<size_t, at::Tensor>, 2> read;  // Which of `digests` must still be computed, of which tensors.
+  Pending pending;  // The pending ones of `digests`.
+  std::vector<std::pair<size_t, at::Tensor>> watched;  // Which of `digests` another thread may invalidate while the op runs.
   std::vector<Used> used;
   c10::SmallVector<at::Tensor, 2> targets;
   std::optional<at::Generator> generator;
   Digest state{};
   int32_t arguments = -1;
   bool wrote_view = false;
-  PyObject* call = nullptr;  // What Python keeps of an op between its beginning and its end.
+  PyObject* call = nullptr;  // Python's object for an op, between its beginning and its end.
 };
 
 at::CallbackHandle callback = 0;  // 0: not registered.
 pid_t registered_in = 0;
 
-// A failure of ours never reaches the program: it becomes a blind spot. What is no `Exception`, such as an interrupt by
-// the user, came from outside, and is handed to the program as soon as its own code runs again.
+// Our own failures never reach the program: they become blind spots. Anything that is not an `Exception`, such as an
+// interrupt by the user, came from outside, and is raised in the program as soon as its own code runs again.
 void failed(Recorder& recorder, const Op& op, const std::exception_ptr& error) noexcept {
   try {
     const Gil gil;
@@ -107,7 +107,7 @@ void failed(Recorder& recorder, const Op& op, const std::exception_ptr& error) n
       py::handle(recorder.owner).attr("failed")(name, made);
     }
   } catch (...) {
-    // Nothing is left that could be told.
+    // The failure cannot even be reported.
   }
 }
 
@@ -123,7 +123,7 @@ void learn(Op& op, Recorder& recorder) {
   op.is_learned = true;
 }
 
-// What is known of the arguments of an op before it runs. False: it is for Python.
+// Collects what is known about an op's arguments before it runs. False: Python must do so.
 bool begin_native(Context& context, c10::ArrayRef<const c10::IValue> inputs) {
   Op& op = *context.op;
   Recorder& recorder = *context.recorder;
@@ -139,7 +139,7 @@ bool begin_native(Context& context, c10::ArrayRef<const c10::IValue> inputs) {
     }
     if (input.isGenerator() && op.is(DRAWS)) context.generator = input.toGenerator();
   }
-  // Of a copy that nobody waits for the end is not known.
+  // When a non-blocking copy ends is unknown.
   if (op.non_blocking_at >= 0 && inputs[op.non_blocking_at].isBool() && inputs[op.non_blocking_at].toBool() && has_device(inputs)) return false;
   if (op.is(DRAWS) && !context.generator.has_value()) context.generator = default_generator(device, inputs);
   {
@@ -188,7 +188,7 @@ bool begin_native(Context& context, c10::ArrayRef<const c10::IValue> inputs) {
     context.wrote_view = op.is(RETURNS_TARGET) && !context.targets.empty() && context.targets[0].is_view();
     ask_devices(context, *context.stream);
   }
-  // What no record made is digested before the op runs, without keeping other threads from running Python.
+  // Inputs not written by a record are digested before the op runs, without blocking other Python threads.
   for (const auto& [at, tensor] : context.read)
     if (!is_on_device(tensor)) context.digests[at].digest = digest_tensor(tensor);
   context.read.clear();
@@ -209,7 +209,7 @@ void add_written(c10::SmallVectorImpl<at::Tensor>& written, const at::Tensor& te
   written.push_back(tensor);
 }
 
-// Whether another thread wrote what an op that has just run had read, as far as bytes show it.
+// Whether the bytes show that another thread wrote what the op that just ran had read.
 bool are_changed(const Context& context, const c10::SmallVectorImpl<at::Tensor>& written) {
   for (const auto& [at, tensor] : context.watched) {
     const auto is_here = [&](const at::Tensor& own) { return own.has_storage() && own.storage().is_alias_of(tensor.storage()); };
@@ -218,16 +218,16 @@ bool are_changed(const Context& context, const c10::SmallVectorImpl<at::Tensor>&
   return false;
 }
 
-// Whether the code that reads a value is `unread_in`. With the GIL held.
+// Whether the code that reads a value is `unread_in`. Requires the GIL.
 bool is_unread() {
   PyFrameObject* frame = PyEval_GetFrame();
   if (frame == nullptr || unread_in == nullptr) return false;
   PyCodeObject* code = PyFrame_GetCode(frame);
-  Py_DECREF(code);  // The frame holds it.
+  Py_DECREF(code);  // The frame keeps it alive.
   return reinterpret_cast<PyObject*>(code) == unread_in;
 }
 
-// What a value that is no tensor is as an output, as `native_value` gives it; of a plain number without asking Python.
+// The output for a non-tensor value, as from `native_value`; plain numbers are handled without calling it.
 Output value_output(Stream& stream, py::handle owner, const py::object& value) {
   if (PyFloat_CheckExact(value.ptr()) || PyLong_CheckExact(value.ptr()) || PyBool_Check(value.ptr())) {
     const py::str text = py::repr(value);
@@ -254,7 +254,7 @@ void end_native(Context& context, c10::ArrayRef<c10::IValue> outputs) {
   const bool has_no_values = op.is(UNINITIALIZED) || op.is(ASYNCHRONOUS);
   c10::SmallVector<Output, 4> made;
   c10::SmallVector<bool, 4> special;
-  c10::SmallVector<size_t, 4> asked;  // Which of them a device digests.
+  c10::SmallVector<size_t, 4> asked;  // Which of them are digested on a device.
   c10::SmallVector<at::Tensor, 4> on_device;
   for (size_t at = 0; at < written.size(); ++at) {
     const bool is_digested = !has_no_values && std::find(op.workspaces.begin(), op.workspaces.end(), static_cast<int>(at)) == op.workspaces.end();
@@ -351,7 +351,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   Recorder* recorder = recorder_of_thread(thread);
   if (recorder == nullptr || recorder->is_busy || !(recorder->is_active || recorder->is_asleep)) return nullptr;
   Context* parent = thread.innermost;
-  // What an op runs below autograd is part of it. What its autograd kernel runs beside it is not: a formula of
+  // What an op runs below autograd is part of it. What its autograd kernel runs in addition is not: a formula of
   // forward-mode differentiation, or what a custom op prepares for its backward.
   if (parent != nullptr && !(parent->has_autograd && !c10::impl::tls_is_dispatch_key_excluded(DispatchKey::AutogradFunctionality)))
     return nullptr;
@@ -361,7 +361,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   try {
     DispatchKeySet keys;
     bool is_special = false;
-    // A boxed call shows the whole stack of the interpreter, on which other things may lie below.
+    // A boxed call exposes the interpreter's whole stack, which may have other values below the inputs.
     const auto inputs = last_of(function.inputs(), op->num_arguments);
     const Way way = way_of(*op, inputs, keys, is_special);
     if (way == Way::PASS) return nullptr;
@@ -457,7 +457,7 @@ void uninstall() {
   if (!is_installed.exchange(false)) return;
   records_ops = false;
   ++generation;
-  // In a forked child the lock of PyTorch's list may be held by a thread that is not there: the observer stays, and does nothing.
+  // In a forked child, a thread that no longer exists may hold the lock of PyTorch's list: the observer stays, and does nothing.
   if (callback != 0 && getpid() == registered_in) at::removeCallback(std::exchange(callback, 0));
   Py_CLEAR(threads_of_python);
 }
@@ -468,16 +468,16 @@ void uninstall() {
 PYBIND11_MODULE(_determinism_observer, module) {
   using namespace determinism;
   module.attr("instructions") = choose_digest();
-  // Never taken off: it is asked of ops as long as the process lives.
+  // Never removed: ops are looked up as long as the process lives.
   static auto* const listening = new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<RemovedOps>()));
   (void)listening;
-  ops();  // Made now: a thread that makes it while another one forks would keep it from ever being made in the child.
+  ops();  // Made now: if a thread were making it while another forks, it could never be made in the child.
   module.attr("built_for") = BUILT_FOR;
   module.def("install", &install);
   module.def("uninstall", &uninstall);
   module.def("attach_thread", &attach_thread);
   module.def("detach_thread", &detach_thread);
-  // Whether observers, such as a profiler, are told of the ops of this thread; gives what held before.
+  // Sets whether observers, such as a profiler, see the ops of this thread; returns the previous setting.
   module.def("observe", [](bool is_observed) {
     const bool before = at::isRecordFunctionEnabled();
     at::enableRecordFunction(is_observed);
@@ -524,7 +524,7 @@ PYBIND11_MODULE(_determinism_observer, module) {
       .def("add", [](ForwardLinks& links, int64_t sequence, const py::object& link) {
         links.add(sequence, Link{link.attr("record").cast<int64_t>(), link.attr("stack").cast<int32_t>(), link.attr("module").cast<int32_t>()});
       })
-      // A node that only adds up gradients has the greatest number, which no link has.
+      // A node that only accumulates gradients has the greatest number, which no link has.
       .def("of", [](const ForwardLinks& links, uint64_t sequence) { return links.of(static_cast<int64_t>(sequence)); })
       .def("age", &ForwardLinks::age);
 
@@ -542,7 +542,7 @@ PYBIND11_MODULE(_determinism_observer, module) {
         return py::object(std::move(found));
       });
 
-  // Sets which devices digest the tensors that they hold: "cuda", or "cpu" in tests.
+  // Sets which devices digest their own tensors: "cuda", or "cpu" in tests.
   module.def("digest_on", [](const std::string& kind) { digesting_devices = c10::Device(kind).type(); });
 
   py::class_<Stream, std::shared_ptr<Stream>>(module, "Stream")

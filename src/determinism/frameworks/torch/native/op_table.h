@@ -1,4 +1,4 @@
-// The ops that were met, with what the dispatcher knows of each.
+// The ops seen so far, with what the dispatcher knows about each.
 #pragma once
 
 #include "own_code.h"
@@ -8,7 +8,7 @@
 namespace determinism {
 namespace {
 
-// Counts the ops that were taken away: of a library of the program that ended, or defines them anew.
+// Counts the ops that were removed, because a library of the program was destroyed or redefines them.
 std::atomic<uint64_t> num_removed{0};
 
 class RemovedOps final : public c10::OpRegistrationListener {
@@ -17,13 +17,13 @@ class RemovedOps final : public c10::OpRegistrationListener {
   void onOperatorDeregistered(const c10::OperatorHandle&) override { ++num_removed; }
 };
 
-// The ops that a thread met.
+// The ops that a thread has seen.
 struct Known {
   Table<const void*, Op*> ops;
   uint64_t removed = 0;
 };
 Known& known_here() {
-  // Plain numbers and pointers need no function of the compiler's that makes them at first use, as what has a destructor does.
+  // Plain numbers and pointers avoid the compiler's check at each access that thread-local objects with destructors need.
   thread_local Known* known = nullptr;
   thread_local bool has_ended = false;
   if (known == nullptr) {
@@ -35,14 +35,14 @@ Known& known_here() {
         has_ended = true;
       }
     } owner;
-    // What ends with the thread may run ops when the owner is gone already.
+    // Destructors at the end of the thread may run ops after the owner is gone.
     known = has_ended ? new Known() : owner.own;
   }
   return *known;
 }
 
-// All ops that were met. An op is known by where PyTorch keeps its name, which is one place for each overload as long as no op
-// is removed. After that each is looked for anew.
+// All ops seen so far. An op is identified by the address of its name in PyTorch, which is unique per overload as long as no op
+// is removed. After that, each op is looked up again.
 class Ops {
  public:
   Op* of(const at::RecordFunction& function) {
@@ -55,7 +55,7 @@ class Ops {
     }
     auto found = known.ops.find(name);
     if (found != known.ops.end() && found->second->name == name) return found->second;
-    // What is no op has no namespace in its name, or is not known to the dispatcher.
+    // A function that is not an op has no namespace in its name, or is unknown to the dispatcher.
     if (std::strstr(name, "::") == nullptr) return nullptr;
     std::optional<c10::OperatorName> qualified = function.operator_name();
     if (!qualified.has_value()) return nullptr;
@@ -65,12 +65,12 @@ class Ops {
   }
 
  private:
-  // The GIL is what protects the table: a lock of our own could be held by another thread at a fork, for ever.
+  // The GIL protects the table: our own lock could be held by another thread at a fork, and then never be released in the child.
   Op* add(const c10::OperatorName& qualified, uint64_t removed) {
     const Gil gil;
     Op*& place = ops_[qualified.name + "." + qualified.overload_name];
     if (place != nullptr && place->num_removed == removed) return place;
-    // Whatever runs now, and numbers by it, keep the one that was.
+    // The old object stays: running ops and numbers refer to it.
     all_.push_back(std::make_unique<Op>());
     place = all_.back().get();
     place->id = all_.size() - 1;

@@ -1,4 +1,4 @@
-// What is recorded or asked besides ops: memory that is handed over, what the program holds, calls of modules.
+// What is recorded or queried other than ops: memory that is handed over, what the program holds, module calls.
 #pragma once
 
 #include "threads.h"
@@ -6,8 +6,8 @@
 namespace determinism {
 namespace {
 
-// Records that the memory of a tensor is handed to the program, which may write it from now on. False, with nothing recorded, where
-// Python must do so: of tensors that are not ordinary, and in threads that work for another.
+// Records that a tensor's memory is handed to the program, which may write it from now on. False, with nothing recorded, if Python
+// must do so: for tensors that are not ordinary, and in threads that work for another.
 bool escape(Recorder& recorder, const py::handle& object, int32_t op) {
   constexpr int8_t READ = 0, ESCAPE = 1;
   if (own_recorder() != &recorder) return false;
@@ -26,7 +26,7 @@ bool escape(Recorder& recorder, const py::handle& object, int32_t op) {
 }
 
 // Records what the program holds, as `RecordMaker.hold` does; `generators` are digests of the states of generators. -1, with nothing recorded,
-// where Python must do so: of tensors that are not ordinary, and in threads that work for another.
+// if Python must do so: for tensors that are not ordinary, and in threads that work for another.
 int64_t hold(Recorder& recorder, const py::list& tensors, int32_t op, int32_t arguments, const py::sequence& generators) {
   constexpr int8_t READ = 0, STATE = 4;
   if (own_recorder() != &recorder || !recorder.is_active || recorder.is_waiting || recorder.asks_python || recorder.stream == nullptr) return -1;
@@ -41,9 +41,9 @@ int64_t hold(Recorder& recorder, const py::list& tensors, int32_t op, int32_t ar
   return recorder.append_outside(STATE, op, arguments, looked, states);
 }
 
-// Digests of ordinary tensors of the CPU; None if one of them is something else.
+// Digests ordinary CPU tensors; None if any tensor is of another kind.
 py::object digest_each(const py::sequence& tensors) {
-  constexpr size_t LONG = 1 << 20;  // Bytes that take so long that other threads may run Python meanwhile.
+  constexpr size_t LONG = 1 << 20;  // From this many bytes on, the GIL is released meanwhile.
   py::list found(tensors.size());
   for (size_t at = 0; at < tensors.size(); ++at) {
     const py::object tensor = tensors[at];
@@ -59,8 +59,8 @@ py::object digest_each(const py::sequence& tensors) {
   return std::move(found);
 }
 
-// Records that a module which was given tensors returned others, each known by its digest alone. False, with nothing recorded, where Python
-// must do so: of tensors that are not ordinary, and in threads that work for another.
+// Records that a module was given tensors and returned others, each known only by its digest. False, with nothing recorded, if Python
+// must do so: for tensors that are not ordinary, and in threads that work for another.
 bool module_returned(Recorder& recorder, int32_t op, const py::sequence& given, const py::sequence& made) {
   constexpr int8_t READ = 0, MODULE = 6;
   if (own_recorder() != &recorder) return false;
@@ -85,7 +85,7 @@ bool module_returned(Recorder& recorder, int32_t op, const py::sequence& given, 
   return true;
 }
 
-// Functions of Python's own interface: a call of a module takes less than what pybind11 needs for one of its functions.
+// These use the plain C API of Python: noting a module call takes less time than pybind11's overhead for a function call.
 template <class Function>
 PyObject* called(Function function) {
   try {
@@ -98,7 +98,7 @@ PyObject* called(Function function) {
   return nullptr;
 }
 
-// Notes that a module is called; False, with nothing noted, where Python must do so.
+// Notes that a module is called; False, with nothing noted, if Python must do so.
 PyObject* enter_module(PyObject*, PyObject* module) {
   return called([&] {
     Recorder* recorder = own_recorder();
@@ -108,7 +108,7 @@ PyObject* enter_module(PyObject*, PyObject* module) {
   });
 }
 
-// Notes that it returned or raised; of no consequence where recording ended meanwhile.
+// Notes that a module returned or raised; does nothing if recording ended meanwhile.
 PyObject* leave_module(PyObject*, PyObject* module) {
   return called([&] {
     Recorder* recorder = own_recorder();
@@ -160,8 +160,8 @@ bool add_optimizer(Words& words, const py::handle& optimizer, bool with_state) {
   return true;
 }
 
-// What differs whenever modules, given as weak references, or optimizers hold other tensors or children, or by other names; None if one is
-// gone, or holds them in an unusual way.
+// Makes a key that changes whenever the tensors or children of modules (given as weak references) or optimizers, or their names, change;
+// None if one is gone, or holds them in an unusual way.
 py::object identities(const py::list& modules, const py::list& optimizers, bool with_state) {
   Words words;
   for (const py::handle reference : modules) {

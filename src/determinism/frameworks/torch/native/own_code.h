@@ -1,4 +1,4 @@
-// What surrounds code of ours within a program: Python is held, and nothing that the program has switched on reaches it.
+// Guards around our own code inside a program: they hold the GIL, and shield the code from everything that the program has switched on.
 #pragma once
 
 #include "tables.h"
@@ -22,16 +22,16 @@ struct ThreadState {
   Recorder* recorder = nullptr;
   bool is_own = false;
   bool was_asked = false;
-  int inside = 0;  // How deep it is in something of ours, whose ops are not the program's.
+  int inside = 0;  // How deep it is in our own code, whose ops are not the program's.
   uint64_t generation = 0;
-  int32_t number = -1;  // Of a thread that works for another one: what its records say.
+  int32_t number = -1;  // The thread number in the records of a thread that works for another one.
   Context* innermost = nullptr;
-  PyThreadState* python = nullptr;  // Of a thread of the program, while it is recorded.
+  PyThreadState* python = nullptr;  // The state of a program thread, while it is recorded.
 };
 thread_local ThreadState thread_state;
 
-// Holds Python, with its error of the moment put aside. Dynamo, which compiles every frame of Python that begins while it is
-// switched on, is off meanwhile: the frames of ours are not the program's.
+// Holds the GIL, with Python's current error set aside. Dynamo, which compiles every new Python frame while it is switched on,
+// is off meanwhile: our own frames are not the program's.
 class Gil {
  public:
   Gil() : was_held_(is_held()), state_(was_held_ ? PyGILState_LOCKED : PyGILState_Ensure()) {
@@ -54,7 +54,7 @@ class Gil {
   Gil& operator=(const Gil&) = delete;
 
  private:
-  // Whether the one whose turn it is to run Python is this thread: most ops are called by it, and asking so takes a tenth of the time.
+  // Whether this thread holds the GIL: it does for most ops, and this check takes a tenth of the time of `PyGILState_Ensure`.
   static bool is_held() {
 #if PY_VERSION_HEX >= 0x030D0000
     const PyThreadState* running = PyThreadState_GetUnchecked();
@@ -64,7 +64,7 @@ class Gil {
     return running != nullptr && running == thread_state.python;
   }
 
-  // What Dynamo calls for a frame, from now on; gives what it called before.
+  // Sets the function that Dynamo calls for each frame; returns the previous one.
   static PyObject* set_compiler(PyObject* callback) {
     return set_eval_frame == nullptr ? nullptr : PyObject_CallOneArg(set_eval_frame, callback);
   }
@@ -75,7 +75,7 @@ class Gil {
   PyObject* compiler_ = nullptr;
 };
 
-// Python that we run may collect garbage, and with it run ops.
+// Python code that we run may trigger garbage collection, which may run ops.
 struct Inside {
   Inside() { ++thread_state.inside; }
   ~Inside() { --thread_state.inside; }
@@ -83,7 +83,7 @@ struct Inside {
   Inside& operator=(const Inside&) = delete;
 };
 
-// What the program has switched on does not reach the ops of ours: they run below autograd, autocast, modes and transforms.
+// Shields our own ops from what the program has switched on: they run below autograd, autocast, modes and transforms.
 class Plain {
  public:
   Plain() : guard_(included(), excluded()), functions_(at::impl::PythonTorchFunctionTLS::get_disabled_state()) {
@@ -106,11 +106,11 @@ class Plain {
   Inside inside_;
 };
 
-// Around ops that we call, and Python that may call some: neither what the program has switched on nor a profiler sees them. PyTorch
-// makes its lists of observers anew for this, which takes as long as a record, so the ordinary record does without.
+// Used around ops that we call, and Python code that may call some: hides them from profilers and from what the program has switched on.
+// PyTorch rebuilds its lists of observers for this, which takes as long as a record, so ordinary records do without.
 //
-// They lie behind a lock of PyTorch's, which a child would wait for if another thread held it at the fork. Who forks holds the GIL,
-// so whoever takes the lock for us does, too.
+// The lists are behind a PyTorch lock, on which a child would wait forever if another thread held it at the fork. A forking thread holds
+// the GIL, so our code takes the lock only with the GIL held.
 class Apart {
  public:
   Apart() {
@@ -129,8 +129,8 @@ class Apart {
   std::optional<at::DisableRecordFunctionGuard> guard_;
 };
 
-// A thread reads the list of observers at its first op, and anew when the list has changed, behind the same lock and without the
-// GIL. It does so here and now instead.
+// A thread reads the list of observers at its first op, and again when the list has changed, behind the same lock and without
+// the GIL. This makes it do so now instead.
 void read_observers() { at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION); }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Objects of Python: their attributes, tensors and digests of them; and keys made of numbers.
+// Python objects: attributes, tensors and digests; and keys made of numbers.
 #pragma once
 
 #include "tables.h"
@@ -8,7 +8,7 @@
 namespace determinism {
 namespace {
 
-// Names of attributes and methods that are looked up for each record.
+// Names of attributes that are looked up often.
 struct Names {
   PyObject* module = PyUnicode_InternFromString("module");
   PyObject* children = PyUnicode_InternFromString("_modules");
@@ -35,7 +35,7 @@ int64_t integer(PyObject* object, PyObject* name) {
   return value;
 }
 
-// Where objects of a class with `__slots__` keep an attribute; quicker than to look it up.
+// Where objects of a class with `__slots__` store an attribute; faster than looking it up.
 class Slot {
  public:
   Slot() = default;
@@ -45,7 +45,7 @@ class Slot {
     offset_ = reinterpret_cast<PyMemberDescrObject*>(descriptor.ptr())->d_member->offset;
   }
 
-  // What an object has; borrowed. Objects of these classes have all that they have from the start.
+  // The value of an object's attribute; borrowed. Objects of these classes have all attributes set from the start.
   PyObject* of(PyObject* object) const { return at(object); }
   void set(PyObject* object, PyObject* value) const {
     Py_INCREF(value);
@@ -75,7 +75,7 @@ const at::Tensor& unpacked(const py::handle& tensor) {
 
 py::object tensor_object(const at::Tensor& tensor) { return py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor)); }
 
-// A key of numbers that is quick to make.
+// A key made of numbers, fast to build.
 class Words {
  public:
   void add(uint64_t word) { words_.push_back(word); }

@@ -1,4 +1,4 @@
-// What one thread has recorded: where it is, what it reads and writes, the rows that it appends.
+// The recorder of one thread: its state, its reads and writes, the rows that it appends.
 #pragma once
 
 #include "stream.h"
@@ -14,26 +14,26 @@
 namespace determinism {
 namespace {
 
-// A call of a module that the thread is in, as it was last seen in Python's list of them.
-// It is known by its token: whoever holds the call itself would keep alive the module, and what its caller's frame holds.
+// An active module call, as last seen in Python's list of calls.
+// It is identified by its token: holding the call itself would keep alive the module, and what its caller's frame holds.
 struct Call {
   py::object token;
-  PyObject* frame;  // Borrowed: it waits as long as the call is in the list.
+  PyObject* frame;  // Borrowed: the frame exists as long as the call is in the list.
   int32_t module;
   int64_t outside = -1;
 };
 
-// Where a thread of the program is: what `progress.Progress` writes down as its `place`.
+// The position of a thread within the program, which `progress.Progress` writes into its `place`.
 class Place {
  public:
-  // Of the thread itself, and of the main one, whose step it is in as long as its own is -1.
+  // The places of the thread itself and of the main thread, whose step applies as long as its own is -1.
   Place(const py::buffer& own, const py::buffer& process) : own_(own.request()), process_(process.request()) {}
 
   int32_t step() const { return static_cast<int32_t>(at(own_, 0) < 0 ? at(process_, 0) : at(own_, 0)); }
   int8_t phase() const { return static_cast<int8_t>(at(own_, 1)); }
   void set_phase(int8_t phase) { static_cast<int64_t*>(own_.ptr)[1] = phase; }
   int64_t optimizer_depth() const { return at(own_, 2); }
-  // Whether the program waits for its own update of what it trains, and whether a write by this record is one.
+  // Whether an update by the program itself is expected, and whether a write by this record is one.
   bool awaits_update() const { return at(own_, 3) >= 0; }
   bool is_update(int64_t record) const { return awaits_update() && record >= at(own_, 3); }
 
@@ -43,13 +43,13 @@ class Place {
   py::buffer_info own_, process_;
 };
 
-// What a weak reference leads to, or null; borrowed.
+// The object of a weak reference, or null; borrowed.
 PyObject* referent(const py::object& reference) {
   PyObject* object = PyWeakref_GetObject(reference.ptr());
   return object == Py_None ? nullptr : object;
 }
 
-// A module that is called below an outermost one, with what the ops of its calls are known by. Addresses are used again.
+// A module called below an outermost one, with the link of the ops in its calls. Addresses can be reused.
 struct KnownModule {
   py::object outermost, module;  // Weak references.
   py::object link;
@@ -60,17 +60,17 @@ struct PairHash {
   }
 };
 
-// The state of a generator as it was last digested.
+// The state of a generator when it was last digested.
 struct GeneratorState {
   const at::GeneratorImpl* generator = nullptr;
   at::mt19937_data_pod engine{};
   std::optional<float> next_float;
   std::optional<double> next_double;
-  std::optional<std::pair<uint64_t, uint64_t>> seed;  // And how much was drawn since, which is all that the state of a GPU's is.
+  std::optional<std::pair<uint64_t, uint64_t>> seed;  // And the offset: together the whole state of a GPU generator.
   Digest digest{};
 };
 
-// None of other devices, and while a graph is captured.
+// The seed and offset of a GPU generator; none for other devices, or while a graph is captured.
 std::optional<std::pair<uint64_t, uint64_t>> seed_of(const at::Generator& generator) {
   if (generator.device().type() != c10::kCUDA) return std::nullopt;
   try {
@@ -89,11 +89,11 @@ class Recorder {
   bool is_active = false;
   bool is_busy = false;
   bool is_asleep = false;
-  // Whether the window of steps of which ops are recorded has not begun.
+  // Whether the window of steps whose ops are recorded has not begun.
   bool is_waiting = false;
-  // Whether each op is to go through Python: something looks at it, or its values are kept.
+  // Whether every op goes through Python, because an observer examines it or its values are kept.
   bool asks_python = false;
-  PyThreadState* python_thread = nullptr;  // Of its thread, once that is attached.
+  PyThreadState* python_thread = nullptr;  // The state of its thread, once attached.
   ForwardLinks links;
 
   void begin(std::shared_ptr<Stream> stream_, int32_t number, const py::buffer& place, const py::buffer& process, py::list calls,
@@ -117,7 +117,7 @@ class Recorder {
     token_of_ = Slot(call_type_, "token");
   }
 
-  // Lets go of everything of Python's.
+  // Releases all Python objects.
   void close() {
     is_active = is_asleep = false;
     place_.reset();
@@ -131,17 +131,17 @@ class Recorder {
 
   std::shared_ptr<Stream> stream;
 
-  // The input that a tensor is: added to what a record has read. Digests that take long are made by the caller.
+  // Adds a tensor to the inputs of a record. The caller makes the digests that take long. Returns whether it fills its storage.
   template <class Context>
   bool look_at(Context& context, const at::Tensor& tensor, int8_t access);
 
   int32_t stack();
   void place(int8_t& phase, Link& link);
-  // Looked is what was read; `pending` are digests of outputs.
+  // `looked` has the inputs; `pending` has the pending digests of the outputs.
   template <class Looked>
   int64_t append(int8_t role, int32_t op, int32_t arguments, Looked& looked, const c10::SmallVectorImpl<Output>& outputs, Pending& pending,
                  c10::ArrayRef<Digest> generators);
-  // What belongs to no phase of a step, and wrote nothing.
+  // Appends a record that belongs to no phase of a step and wrote nothing.
   template <class Looked>
   int64_t append_outside(int8_t role, int32_t op, int32_t arguments, Looked& looked, c10::ArrayRef<Digest> generators) {
     const int8_t phase = place_->phase();
@@ -159,7 +159,7 @@ class Recorder {
   Digest state_of(at::Generator& generator);
 
  private:
-  // User frames that a stack holds at most, as `sites._MAX_FRAMES`.
+  // The maximum number of user frames in a stack, as `sites._MAX_FRAMES`.
   static constexpr int MOST_FRAMES = 48;
   static constexpr int USER = 2;
   static constexpr int8_t INIT = 0, FORWARD = 2, BACKWARD = 3, OPTIMIZER = 4, OTHER = 7;
@@ -175,7 +175,7 @@ class Recorder {
   py::object sites_, edges_;
   py::list calls_{0};
   bool paranoid_ = false;
-  std::shared_ptr<Stream> main_;  // Of the main thread, where this is another one's.
+  std::shared_ptr<Stream> main_;  // The main thread's stream, if this recorder is of another thread.
   std::vector<Call> seen_calls_;
   Table<std::pair<PyObject*, PyObject*>, KnownModule, PairHash> known_modules_;
   py::object call_type_;  // `modules.Call`, and its slots.
@@ -183,7 +183,7 @@ class Recorder {
   GeneratorState generator_state_;
 };
 
-// What the calls that Python knows of look like; only those that came since the last record are looked at.
+// Updates `seen_calls_` from Python's list; only calls made since the last record are looked at.
 void Recorder::see_calls() {
   const size_t count = PyList_GET_SIZE(calls_.ptr());
   if (seen_calls_.size() > count) seen_calls_.resize(count);
@@ -197,8 +197,8 @@ void Recorder::see_calls() {
   }
 }
 
-// A module is called from the frame of Python that runs now, which waits until it returns; as `modules.ModulePaths.enter`, which is
-// asked about each module once.
+// Notes a module call from the current Python frame, which waits until it returns; does the same as `modules.ModulePaths.enter`, which
+// is called once for each module.
 void Recorder::enter(PyObject* module) {
   static constexpr size_t MOST_MODULES = 20000;
   PyObject* calls = calls_.ptr();
@@ -236,7 +236,7 @@ void Recorder::enter(PyObject* module) {
   if (PyList_Append(calls, call.ptr()) != 0) throw py::error_already_set();
 }
 
-// A module returned or raised; as `modules.ModulePaths.leave`, which is asked where another one was called last.
+// Notes that a module returned or raised; does the same as `modules.ModulePaths.leave`, which is called if another module was called last.
 void Recorder::leave(PyObject* module) {
   PyObject* calls = calls_.ptr();
   const Py_ssize_t count = PyList_GET_SIZE(calls);
@@ -248,7 +248,7 @@ void Recorder::leave(PyObject* module) {
   }
 }
 
-// Whose the code of a frame is.
+// The owner of a frame's code.
 int Recorder::owner_of(PyObject* code, const py::object& frame) {
   auto found = stream->owners.find(code);
   if (found == stream->owners.end()) {
@@ -260,7 +260,7 @@ int Recorder::owner_of(PyObject* code, const py::object& frame) {
 
 PyObject* code_of(const py::object& frame) {
   PyCodeObject* code = PyFrame_GetCode(reinterpret_cast<PyFrameObject*>(frame.ptr()));
-  Py_DECREF(code);  // The frame holds it.
+  Py_DECREF(code);  // The frame keeps it alive.
   return reinterpret_cast<PyObject*>(code);
 }
 
@@ -274,13 +274,13 @@ bool Recorder::has_user(py::object frame) {
   return false;
 }
 
-// The code and instruction of each frame that is not foreign, out to a call that waits, whose number then follows.
+// A key of the code and instruction of each non-foreign frame, out to an active call, whose number follows.
 Digest Recorder::instructions(py::object frame, size_t waiting) {
   Words words;
   const PyObject* innermost = waiting > 0 ? seen_calls_[waiting - 1].frame : nullptr;
   int left = MOST_FRAMES;
   while (frame.ptr() != nullptr) {
-    // While Python was asked about a frame, a thread that shares this recorder may have seen other calls.
+    // While Python classified a frame, another thread that shares this recorder may have changed the calls.
     if (frame.ptr() == innermost && waiting <= seen_calls_.size() && seen_calls_[waiting - 1].frame == innermost) {
       words.add(~static_cast<uint64_t>(outside(waiting - 1)));
       break;
@@ -306,17 +306,17 @@ int64_t Recorder::outside(size_t call) {
   return seen_calls_[call].outside;
 }
 
-// Whether a thread of Python has not ended. With the GIL held.
+// Whether a Python thread has not ended. Requires the GIL.
 bool is_alive(PyThreadState* thread) {
   PyThreadState* known = PyInterpreterState_ThreadHead(PyInterpreterState_Get());
   while (known != nullptr && known != thread) known = PyThreadState_Next(known);
   return known != nullptr;
 }
 
-// After `see_calls`, as `place`. That of a thread that works for another one is the other's, unless code of the user runs in it; see
+// Requires `see_calls` before, like `place`. A thread that works for another one has the other's stack, unless it runs user code; see
 // `SiteTable.stack_of_helper`.
 int32_t Recorder::stack() {
-  // A borrowed reference to a frame that is being made for Python at this moment.
+  // PyEval_GetFrame returns a borrowed reference to a frame object that it may just have made.
   py::object frame = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
   bool has_calls = true;
   if (!thread_state.is_own) {
@@ -363,7 +363,7 @@ int64_t Recorder::append(int8_t role, int32_t op, int32_t arguments, Looked& loo
   int64_t record = stream->append(cells, looked, outputs, pending, generators);
   if (record < 0) {
     const py::object& type = stream->pending_type();
-    // No room is left, or another keeps the rows now.
+    // No room is left, or the rows are not written natively now.
     py::list inputs, read, made, states;
     for (const InputEdge& edge : looked.edges) {
       inputs.append(edge.record);
@@ -414,8 +414,8 @@ void Recorder::wrote(const std::vector<StorageState*>& states, int64_t record, b
   }
 }
 
-// Whether Python must be told that a leaf was read: one that is no parameter is kept, the first one ends a phase, and one that the
-// program has updated itself ends a step.
+// Whether Python must be told that a leaf was read: a leaf that is not a parameter is kept, the first one ends a phase, and one that
+// the program updated itself ends a step.
 bool Recorder::must_tell_of_leaf(const at::Tensor& tensor, StorageState& state) {
   if (!tensor.requires_grad() || !c10::GradMode::is_enabled() || !tensor.is_leaf()) return false;
   if (place_->phase() == INIT || place_->is_update(state.record)) return true;
@@ -423,12 +423,12 @@ bool Recorder::must_tell_of_leaf(const at::Tensor& tensor, StorageState& state) 
   return !(state.parameter.has_value() && state.parameter->_unsafe_get_target() == impl && !state.parameter->expired());
 }
 
-// Whether Python must see, at the call of an outermost module, whether the program has updated what it trains.
+// Whether Python must check, at the call of an outermost module, for an update by the program itself.
 bool Recorder::must_look_for_update() const {
   return place_->awaits_update() && PyList_GET_SIZE(calls_.ptr()) == 0 && c10::GradMode::is_enabled();
 }
 
-// Digest of the elements of a tensor, as `tensor_bytes.digest_tensor` gives it.
+// Digests a tensor's elements, as `tensor_bytes.digest_tensor` does.
 Digest digest_tensor(const at::Tensor& tensor) {
   const size_t length = tensor.nbytes();
   if (length == 0) return digest_of("", 0);
@@ -443,10 +443,10 @@ Digest digest_tensor(const at::Tensor& tensor) {
   return digest_of(tensor.const_data_ptr(), length);
 }
 
-// The digest of the whole state of a generator; made anew only if the generator has moved.
+// The digest of a generator's whole state; recomputed only if the generator has advanced.
 //
-// With the GIL held: who forks holds it too, and a lock that another thread held then would never be given back in the child.
-// While one that draws holds the lock, other threads run Python.
+// Requires the GIL: a forking thread holds it too, and a lock that another thread held then would never be released in the child.
+// While a drawing thread holds the lock, the GIL is released.
 Digest Recorder::state_of(at::Generator& generator) {
   std::unique_lock<std::mutex> lock(generator.mutex(), std::try_to_lock);
   while (!lock.owns_lock()) {
@@ -510,7 +510,7 @@ bool Recorder::look_at(Context& context, const at::Tensor& tensor, int8_t access
       context.read.emplace_back(context.digests.size(), tensor);
       context.digests.push_back({position, Digest{}});
     } else {
-      // The owner of the memory may have filled it anew: then what is read never came through the op that took it over.
+      // The owner of the memory may have refilled it: then what is read did not pass through the op that lifted it.
       const Digest digest = digest_tensor(tensor);
       const py::tuple lifted = state.lifted;
       if (lifted[0].cast<int32_t>() == layout.number && from_bytes(lifted[1]) != digest) record = EXTERNAL;
@@ -527,7 +527,7 @@ bool Recorder::look_at(Context& context, const at::Tensor& tensor, int8_t access
   return layout.fills_storage;
 }
 
-// Has the tensors on devices digested that were looked at.
+// Requests digests of those inputs that are on devices.
 template <class Context>
 void ask_devices(Context& context, Stream& stream) {
   c10::SmallVector<at::Tensor, 4> tensors;
@@ -541,7 +541,7 @@ void ask_devices(Context& context, Stream& stream) {
     stream.digest(tensors, numbers, context.pending, [&](size_t number, const Digest& digest) { context.digests[numbers[number]].digest = digest; });
 }
 
-// What tensors hold, before something that is no op reads them.
+// The contents of tensors, before something other than an op reads them.
 template <unsigned Count>
 struct Looked {
   c10::SmallVector<InputEdge, Count> edges;
@@ -557,18 +557,18 @@ struct Looked {
   }
 };
 
-// Whether all are tensors and parameters themselves, not of classes of their own, in memory that is of this process alone.
+// Whether all are plain tensors and parameters, not of subclasses, in unshared memory.
 bool are_own(const py::list& tensors) {
   for (const py::handle tensor : tensors) {
     if (!THPVariable_CheckExact(tensor.ptr())) return false;
     const at::Tensor& value = THPVariable_Unpack(tensor.ptr());
-    // Memory of a device counts as that of this process: nobody could say whose it is besides.
+    // Device memory counts as unshared, since there is no way to know.
     if (!is_simple(value) || !(is_allocated(value.storage()) || !value.device().is_cpu())) return false;
   }
   return true;
 }
 
-// The tensors of a list from a place on, up to one that is not ordinary: that place, and the inputs that the others are.
+// Looks at the tensors of a list from a position up to the first one that is not ordinary: returns its position, and the inputs.
 py::tuple look_at_each(Recorder& recorder, const py::list& tensors, size_t from, size_t known_inputs) {
   Looked<64> looked;
   if (recorder.stream == nullptr) throw std::runtime_error("the recorder has no stream: it has not begun, or has ended");

@@ -1,4 +1,4 @@
-// The numbers of one stream of records: of its names, storages, layouts and arguments.
+// One stream of records: the numbers of its names, layouts and arguments, and its storages.
 #pragma once
 
 #include "device_queue.h"
@@ -13,11 +13,11 @@ namespace {
 // One stream of records, with the numbers of the names in it.
 class Stream {
  public:
-  // Python is the `edges.Stream` of which this knows the numbers, and which holds it.
+  // `python` is the `edges.Stream` whose numbers this knows and which owns this.
   explicit Stream(const py::object& python) : python_(python) {}
 
-  // Has tensors on devices digested: what comes at once goes to `put` with the tensor's number, what comes later to `pending`, where the
-  // tensors have the numbers `at`.
+  // Requests digests of tensors on devices: immediate digests go to `put` with the tensor's index, later ones to `pending`, where the
+  // tensors have the indices `at`.
   template <class Put>
   void digest(c10::ArrayRef<at::Tensor> tensors, c10::ArrayRef<size_t> at, Pending& pending, Put put) {
     DeviceQueue* queue = queue_of(tensors[0].device());
@@ -38,7 +38,7 @@ class Stream {
     }
   }
 
-  // The record's number; -1 if it is for Python to append.
+  // Returns the record's number; -1 if Python must append it.
   template <class Looked>
   int64_t append(const Cells& cells, Looked& looked, const c10::SmallVectorImpl<Output>& outputs, Pending& pending, c10::ArrayRef<Digest> generators) {
     if (!rows.is_attached()) return -1;
@@ -78,7 +78,7 @@ class Stream {
     return recent.layout = known;
   }
 
-  // The number for a tensor of which no storage is to be known.
+  // The number for a tensor whose storage is not recorded.
   int32_t layout_without_storage(const at::Tensor& tensor) {
     const Digest key = view_of(*tensor.unsafeGetTensorImpl(), false, 0).key();
     const auto found = layouts_without_storage_.find(key);
@@ -106,7 +106,7 @@ class Stream {
     return arguments_;
   }
 
-  // The number of the layout of a value that is no tensor.
+  // The layout number of a non-tensor value.
   int32_t value_layout() {
     if (value_layout_ < 0) value_layout_ = python().attr("layouts").attr("value_number").cast<int32_t>();
     return value_layout_;
@@ -119,8 +119,8 @@ class Stream {
     known_places_ = {};
   }
 
-  // Keeps other threads from appending to the writer, until `unlock` if it gives true; meanwhile nothing may throw, or let go of the GIL.
-  // Where nobody holds the writer's lock, nobody else can begin to append as long as the GIL is held.
+  // Keeps other threads from appending to the writer, until `unlock` if it returns true; meanwhile nothing may throw or release the GIL.
+  // If the writer's lock is free, no other thread can begin to append as long as the GIL is held.
   bool lock() {
     if (!num_held_) {
       lock_ = python().attr("writer").attr("lock");
@@ -132,13 +132,13 @@ class Stream {
   }
   void unlock() { lock_.attr("release")(); }
 
-  PyObject* outermost = nullptr;  // The frame that stacks end with, which Python's table holds; null: they go on to the end.
-  Table<PyObject*, int> owners;  // Of code objects, which Python's table keeps alive.
+  PyObject* outermost = nullptr;  // The outermost frame of stacks, kept alive by Python's table; null: stacks are not cut.
+  Table<PyObject*, int> owners;  // By code object, which Python's table keeps alive.
   ByDigest<int32_t> stacks;
   ByDigest<int64_t> outsides;
 
  private:
-  // What a layout is known by.
+  // The key of a layout.
   static Words view_of(const c10::TensorImpl& impl, bool is_shared, size_t storage_bytes) {
     Words words;
     words.add(static_cast<uint64_t>(c10::typeMetaToScalarType(impl.dtype())) | (is_shared ? 256u : 0u) |
@@ -169,7 +169,7 @@ class Stream {
 
   static constexpr size_t MOST_KEYS = 20000;
 
-  // See `DeviceQueue::ask`. Where it fails, Python does it, and says what it failed at.
+  // See `DeviceQueue::ask`. If it fails, Python does it, and reports any failure.
   static int32_t asked(DeviceQueue& queue, c10::ArrayRef<at::Tensor> tensors, py::object& delivery) {
     try {
       return queue.ask(tensors, delivery);
@@ -180,7 +180,7 @@ class Stream {
     return -1;
   }
 
-  // What queues digests on a device; null where Python does.
+  // The native queue of digests on a device; null if Python queues them.
   DeviceQueue* queue_of(const c10::Device& device) {
     const size_t index = device.has_index() ? static_cast<size_t>(device.index()) : 0;
     if (index < queues_.size() && queues_[index].is_known) return queues_[index].queue;
@@ -192,7 +192,7 @@ class Stream {
     return queues_[index].queue;
   }
 
-  // Knows where the digests of a delivery go, from now on until they are there.
+  // Remembers where the digests of a delivery go, until they arrive.
   void see_places(const py::object& delivery) {
     if (places_of(delivery.ptr()) != nullptr) return;
     const py::object places = python().attr("writer").attr("digest_places")(delivery);
@@ -202,7 +202,7 @@ class Stream {
     known.delivery = delivery;
   }
 
-  // Whether each has a place of its own.
+  // Finds the places of the pending digests; false if any is missing or taken.
   bool find_places(Pending& pending) {
     for (auto& digest : pending) {
       digest.places = places_of(digest.delivery.ptr());
@@ -215,7 +215,7 @@ class Stream {
     for (KnownPlaces& known : known_places_) {
       if (known.delivery.ptr() != delivery) continue;
       int64_t* cells = static_cast<int64_t*>(known.cells->ptr);
-      // At last whether any may still be added.
+      // The last cell says whether places may still be added.
       if (cells[known.cells->size - 1] != 0) return cells;
       known.delivery = py::object();
     }
@@ -237,13 +237,13 @@ class Stream {
   std::array<KnownPlaces, 4> known_places_;
   size_t next_places_ = 0;
   py::object pending_type_;
-  py::object lock_;  // That the writer holds while it appends.
+  py::object lock_;  // The lock that the writer holds while it appends.
   std::optional<py::buffer_info> num_held_;  // How often it is held.
   std::vector<int32_t> numbers_;
   int32_t value_layout_ = -1;
   ByDigest<Layout> layouts_;
   ByDigest<int32_t> layouts_without_storage_;
-  std::array<RecentLayout, 64> recent_layouts_;  // At the slots of their keys, which need no digest to be compared.
+  std::array<RecentLayout, 64> recent_layouts_;  // By slots of their keys, which are compared without a digest.
   ByDigest<int32_t> arguments_;
 };
 

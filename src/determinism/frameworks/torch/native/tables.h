@@ -1,4 +1,4 @@
-// What is known of ops, storages and layouts, and where rows go. All of it is touched with the GIL held only.
+// What is known about ops, storages and layouts, and where rows go. All of it is accessed only with the GIL held.
 #pragma once
 
 #include <torch/csrc/autograd/python_variable.h>
@@ -25,7 +25,7 @@ namespace determinism {
 namespace py = pybind11;
 using Digest = std::array<unsigned char, 16>;
 
-// Chosen once, by what the processor can do.
+// Chosen once, by the processor's instruction sets.
 extern void (*digest_bytes)(const void* data, size_t length, unsigned char* digest);
 
 inline Digest digest_of(const void* data, size_t length) {
@@ -46,19 +46,19 @@ struct DigestHash {
   }
 };
 
-// Half the time of `std::unordered_map`, several of which are asked for each record. What is put in may move the rest.
+// Takes half the time of `std::unordered_map`; each record needs several lookups. Inserting may move the other entries.
 template <class Key, class Value, class Hash = std::hash<Key>>
 using Table = ska::flat_hash_map<Key, Value, Hash>;
 
 template <class Value>
 using ByDigest = Table<Digest, Value, DigestHash>;
 
-// The devices on which tensors are digested, by what Python has for them; the CPU itself in tests.
+// The devices that digest their own tensors, through Python's implementation; the CPU in tests.
 inline c10::DeviceType digesting_devices = c10::kCUDA;
 
 inline bool is_on_device(const at::Tensor& tensor) { return tensor.unsafeGetTensorImpl()->device_type() == digesting_devices; }
 
-// Whether a tensor is an ordinary view of ordinary memory, of the CPU or of such a device, which is all that is dealt with here.
+// Whether a tensor is an ordinary view of ordinary memory, on the CPU or on such a device; only these are handled natively.
 inline bool is_simple(const at::Tensor& tensor) {
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   constexpr c10::DispatchKeySet special({
@@ -70,7 +70,7 @@ inline bool is_simple(const at::Tensor& tensor) {
     return false;
   if (c10::isQIntType(c10::typeMetaToScalarType(impl->dtype()))) return false;
   if (impl->numel() == 0) return true;
-  // Memory that was given back has an error of its own to report.
+  // Python reports an error for memory that was freed.
   const auto& storage = impl->unsafe_storage();
   return storage.data() != nullptr && storage.nbytes() > 0;
 }
@@ -80,19 +80,19 @@ enum Flag : int {
   KEEPS_UNWRITTEN = 256, RETURNS_TARGET = 512, BY_PYTHON = 1024,
 };
 
-// An op: how the dispatcher treats it, and, once Python was asked, how it is recorded.
+// An op: how the dispatcher treats it, and how it is recorded, which Python provides.
 struct Op {
   size_t id = 0;
   std::string name;
   std::string overload;
   std::optional<c10::OperatorHandle> handle;
-  uint64_t num_removed = 0;  // How many ops had been removed when it was found; later its handle may lead nowhere.
+  uint64_t num_removed = 0;  // How many ops had been removed when it was found; if more are, its handle may be invalid.
   size_t num_arguments = 0, num_results = 0;
   bool is_composite = false;
   bool has_autograd = false;
   bool has_autocast = false, has_autocast_on_gpu = false;
   bool has_vmap_mode = false;
-  int non_blocking_at = -1;  // The argument that says so of a copy.
+  int non_blocking_at = -1;  // Position of the argument `non_blocking`.
 
   std::atomic<bool> is_learned{false};
   int flags = 0;
@@ -101,7 +101,7 @@ struct Op {
   std::vector<int> hidden;
   int hidden_flag = -1;
   std::vector<int> workspaces;
-  PyObject* known = nullptr;  // What Python knows of it; lives as long as the process.
+  PyObject* known = nullptr;  // What Python knows about it; lives as long as the process.
 
   bool is(Flag flag) const { return (flags & flag) != 0; }
 };
@@ -113,13 +113,13 @@ struct Layout {
 
 constexpr int64_t EXTERNAL = -1;
 
-// Whether PyTorch allocated the memory itself, so that it is of this process alone.
+// Whether PyTorch allocated the memory itself, so that it is not shared.
 inline bool is_allocated(const c10::Storage& storage) {
   return storage.resizable() && storage.device_type() == c10::kCPU &&
          (storage.data() == nullptr || storage.data_ptr().get_deleter() == c10::GetCPUAllocator()->raw_deleter());
 }
 
-// What is known of one storage. Its address is not used again while the weak reference is held.
+// What is known about one storage. Its address is not reused while the weak reference is held.
 struct StorageState {
   explicit StorageState(const c10::Storage& storage)
       : key(storage.unsafeGetStorageImpl()), reference(storage.getWeakStorageImpl()) {}
@@ -130,12 +130,12 @@ struct StorageState {
   int32_t output = 0;
   bool externally_writable = false;
   bool is_shared = false;
-  // Nobody has written it since it was allocated.
+  // Whether it has not been written since it was allocated.
   bool is_unwritten = false;
   // How often threads other than the main one wrote it, in their own table; whether one did, in that of the main thread.
   int64_t writes = 0;
   bool is_of_threads = false;
-  // A parameter that lies here and is known to be one.
+  // A tensor in this storage that is known to be a parameter.
   std::optional<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> parameter;
   py::object layouts = py::none(), digest = py::bytes(""), view = py::none(), lifted = py::none(), writer = py::none();
 };
@@ -148,7 +148,7 @@ class StorageTable {
     return found == states_.end() ? nullptr : found->second;
   }
 
-  // Describe says of a storage of the CPU that PyTorch did not allocate itself whether processes share it.
+  // `describe` returns whether processes share a CPU storage that PyTorch did not allocate itself.
   template <class Describe>
   StorageState& state(const at::Tensor& tensor, Describe describe) {
     const c10::Storage& storage = tensor.storage();
@@ -193,7 +193,7 @@ class StorageTable {
   size_t sweep_at_ = NEW_BETWEEN_SWEEPS;
 };
 
-// From the number of a node of the autograd graph to the forward record that made it; see `modules.ForwardLinks`.
+// Maps the number of a node of the autograd graph to the forward record that made it; see `modules.ForwardLinks`.
 struct Link {
   int64_t record = -1;
   int32_t stack = -1;
@@ -210,7 +210,7 @@ class ForwardLinks {
     if (last != sequence - 1 && last >= 0) {
       int64_t first = std::max(last, sequence - 1 - MOST_SKIPPED);
       for (int64_t number = first; number < sequence - 1; ++number)
-        // The node of a write into a view was counted with the write; the view is made anew by whoever asks next.
+        // The node of a write into a view was counted with the write; the next access to the view recreates it.
         new_.emplace(number, wrote_view && number == first ? *wrote_view : link);
     }
     last = sequence;
@@ -255,15 +255,15 @@ struct Output {
   Digest digest;
 };
 
-// Digests that Python still waits for: the `spool.PendingDigest` of some of a list, by their numbers in it. All is done with the GIL
-// held, the end included.
+// Pending digests of some items of a list, by their indices: in Python, `spool.PendingDigest`. Everything, destruction included,
+// requires the GIL.
 class Pending {
  public:
   struct One {
     size_t at;
     py::object delivery;
     int32_t position;
-    int64_t* places = nullptr;  // See `spool.WaitingRows.places`; borrowed, while nobody else can append.
+    int64_t* places = nullptr;  // See `spool.WaitingRows.places`; borrowed, while no other thread can append.
   };
 
   void add(size_t at, py::object delivery, int32_t position) { digests_.push_back({at, std::move(delivery), position}); }
@@ -272,7 +272,7 @@ class Pending {
   One* begin() { return digests_.begin(); }
   One* end() { return digests_.end(); }
 
-  // The one with a number, for Python; or these bytes.
+  // The pending digest with an index, for Python; or the given bytes.
   py::object of(size_t at, const Digest& digest, const py::object& type) const {
     for (const One& pending : digests_)
       if (pending.at == at) return type(pending.delivery, pending.position);
@@ -334,7 +334,7 @@ class Rows {
     held_ = py::object();
   }
 
-  // The number of the record; -1 if there is no room. Pending digests have their `places`, each with room at their position.
+  // Returns the record's number; -1 if there is no room. Pending digests must have their `places`, free at their positions.
   template <class Edges, class Digests, class Outputs>
   int64_t append(const Cells& cells, const Edges& edges, const Digests& digests, Pending& pending_digests, const Outputs& outputs,
                  Pending& pending_outputs, c10::ArrayRef<Digest> generators) {
@@ -369,7 +369,7 @@ class Rows {
     counts_[0] = row + 1;
     const int64_t number = first() + row;
     if (counts_[IS_HELD] != 0) return number;
-    // Readers take as many records for whole as this says.
+    // Readers treat this many records as complete.
     std::atomic_signal_fence(std::memory_order_release);
     const uint32_t count = static_cast<uint32_t>(row + 1);
     put(memory_ + count_at_, &count, sizeof count);
@@ -378,9 +378,9 @@ class Rows {
 
  private:
   static constexpr int64_t PACKED_RECORD = 54;
-  static constexpr size_t IS_HELD = 5;  // Of the counts: whether readers are not to take more records for whole.
+  static constexpr size_t IS_HELD = 5;  // Index in the counts: whether readers must not treat more records as complete yet.
 
-  // Where in the file the digest of an entry lies, at its end.
+  // The file offset of an entry's digest, which is at the entry's end.
   int64_t digest_at(size_t list, int64_t entry) const {
     return offsets_[list] + (entry + 1) * static_cast<int64_t>(sizeof(DigestRow)) - static_cast<int64_t>(sizeof(Digest));
   }

@@ -1,4 +1,4 @@
-// Which recorder the ops of a thread go to.
+// Which recorder gets the ops of a thread.
 #pragma once
 
 #include "recorder.h"
@@ -13,12 +13,12 @@ namespace determinism {
 namespace {
 
 std::atomic<bool> is_installed{false};
-std::atomic<bool> records_ops{false};  // Where it is not, nothing but what is no op is recorded.
+std::atomic<bool> records_ops{false};  // If false, only events other than ops are recorded.
 std::atomic<uint64_t> generation{1};
 
 PyObject* threads_of_python = nullptr;  // The `Threads` of the session, while one records.
 
-// The recorder of this thread. A thread of the framework, as one that takes over a deep backward, works for the main one.
+// The recorder of this thread. A thread of the framework, such as one that takes over a deep backward, works for the main one.
 Recorder* recorder_of_thread(ThreadState& thread) {
   if (thread.generation != generation) {
     thread.recorder = nullptr;
@@ -51,7 +51,7 @@ void detach_thread() {
   thread_state.python = nullptr;
 }
 
-// The recorder of this thread of the program, if it records and was not put in the place of another; else null.
+// The recorder of this thread, if it is a recorded thread of the program and not one that works for another; else null.
 Recorder* own_recorder() {
   const ThreadState& thread = thread_state;
   if (!is_installed || thread.generation != generation || thread.recorder == nullptr || !thread.is_own) return nullptr;

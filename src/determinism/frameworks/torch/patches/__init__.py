@@ -1,1 +1,1 @@
-"""Deterministic implementations of PyTorch's ops that have none, or vary although they claim one."""
+"""Deterministic implementations for PyTorch ops that lack one, or that vary although they claim to have one."""

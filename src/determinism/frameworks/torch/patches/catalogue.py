@@ -1,11 +1,11 @@
-"""All replacements, in the order in which they are listed; putting them in place; and what PyTorch calls the ops that it refuses.
+"""All replacements, in the order in which they are listed; applying them; and the names by which PyTorch rejects ops.
 
-They are the ops that raise under `torch.use_deterministic_algorithms(True)`, or vary without a word: what the documentation of 2.11 to
-2.15 lists, and what else calls PyTorch's alert in the libraries of 2.13.
+The replaced ops raise under `torch.use_deterministic_algorithms(True)`, or vary silently: those that the documentation of 2.11 to
+2.15 lists, and all others that call PyTorch's alert in the libraries of 2.13.
 
-Sources of the names: the documentation of `torch.use_deterministic_algorithms` of 2.11 to 2.15; and which functions call `alertNotDeterministic` in
-the libraries of PyTorch 2.13.0 for CUDA 13.0 (disassembled 2026-11-22). The latter lack `reflection_pad2d_backward_cuda`, which is documented;
-and `scatter_reduce_cuda_kernel` and `index_reduce_cuda` are there, which are not.
+Sources of the names: the documentation of `torch.use_deterministic_algorithms` of 2.11 to 2.15; and the functions that call
+`alertNotDeterministic` in the libraries of PyTorch 2.13.0 for CUDA 13.0 (disassembled 2026-11-22). The latter lack
+`reflection_pad2d_backward_cuda`, which is documented; `scatter_reduce_cuda_kernel` and `index_reduce_cuda` call it undocumented.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ PATCHES = (
 
 
 def apply() -> ReplacedOps:
-    """Replace on GPUs each op that this build of PyTorch has a kernel for there, and on the CPU those that alert or vary.
+    """Replace all ops for which this build of PyTorch has GPU kernels on GPUs, and those that alert or vary on the CPU.
 
-    What alerts on the CPU is found by running it on a small example; on a GPU nothing is run, because that would start CUDA in a process that
-    may be about to fork.
+    Alerts on the CPU are found by running each op on a small example; on a GPU nothing is run, because that would start CUDA in a process
+    that may be about to fork.
     """
     if not can_bind():
         reason = f"replacing needs torch.library.get_kernel, which PyTorch {torch.__version__} does not have"
@@ -102,18 +102,18 @@ ALERTS = {
     "nanmedian": "median CUDA with indices output",
     "quantized-resize": "quantized_resize_cpu_",
 }
-"""Per identity of a patch the name in the alert. The others have none: their stock kernels sort in deterministic mode, or vary silently."""
+"""By identity of a patch, the name in the alert. The others have none: their stock kernels sort in deterministic mode, or vary silently."""
 
-# The alerts that `torch.compile` raises by itself while it traces: a few of PyTorch's Python formulas repeat those of the kernels.
-# Tracing calls no kernel, so replacing kernels leaves them. They are recognized by their messages.
+# `torch.compile` raises alerts by itself while it traces: a few of PyTorch's Python formulas repeat those of the kernels.
+# Tracing calls no kernel, so replacing kernels does not remove them. They are identified by the names that they mention.
 
 SILENT = frozenset(ALERTS.values())
-"""What replaced ops are called in alerts. Traced, their kernels run; but `max_unpool` becomes an `index_put`, which is deterministic in
-deterministic mode."""
+"""The names of replaced ops in alerts. After tracing, their kernels run; but `max_unpool` becomes an `index_put`, which is deterministic
+in deterministic mode."""
 
 
 def silence() -> Callable[[], None]:
-    """Let tracing go on where it meets an op that is replaced. Gives what puts the alerts back."""
+    """Suppress the alerts for replaced ops during tracing; returns a function that restores them."""
     stock = getattr(formulas, "alert_not_deterministic", None)
     if stock is None or hasattr(stock, "__wrapped__"):
         return lambda: None

@@ -1,9 +1,9 @@
 """Writes at indices: `put_`, `index_put` with accumulate, `index_add`, `scatter_add`, `scatter_reduce`, `index_reduce`, and the gradient of
 `embedding_bag` with `mode='max'`.
 
-Stock kernels add and reduce with atomics, the CPU's `index_put` among them; in deterministic mode those of most ops sort instead, and the others
-refuse. Here the indices become one number per place; values of one place are reduced in their order, and the result is written once. What is
-written to a place more than once, because there is room for more, is the same value each time.
+Stock kernels, including the CPU's `index_put`, add and reduce with atomics; in deterministic mode those of most ops sort instead, and the others
+raise an error. Here the indices are converted to one number per place; the values for a place are reduced in order, and the result is written
+once. Padding entries may write to a place again, but with the same value.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from determinism.frameworks.torch.patches.patch import Patch
 
 @dataclass(frozen=True)
 class Reduction:
-    """How values of one place become one: `sum`, `prod`, `mean`, `amax` or `amin`; and whether what was there before counts."""
+    """How values for a place are reduced (`sum`, `prod`, `mean`, `amax`, `amin`), and whether the old value counts."""
 
     name: str = "sum"
     include_self: bool = True
 
     def joined(self, before: torch.Tensor, reduced: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """The result, from what was there, the reduction (for a mean, the sum) of the values, and how many they are."""
+        """Compute the result from the old value, the reduction (for a mean, the sum) of the values, and their count."""
         if self.include_self:
             join = {"prod": torch.mul, "amax": torch.maximum, "amin": torch.minimum}.get(self.name, torch.add)
             reduced, counts = join(before, reduced), counts + 1
@@ -50,7 +50,7 @@ SUM = Reduction()
 
 
 def linear_keys(indices: list[torch.Tensor], sizes: list[int]) -> torch.Tensor:
-    """One number per place from an index per dimension; negative ones count from the end."""
+    """Convert an index per dimension to one number per place; negative indices count from the end."""
     keys: Any = 0
     for index, size in zip(indices, sizes, strict=True):
         keys = keys * size + _from_the_start(index, size) if len(sizes) > 1 else _from_the_start(index, size)
@@ -58,14 +58,14 @@ def linear_keys(indices: list[torch.Tensor], sizes: list[int]) -> torch.Tensor:
 
 
 def _from_the_start(index: torch.Tensor, size: int) -> torch.Tensor:
-    # Elsewhere than on the CPU it would take longer to wait for the answer.
+    # On other devices, waiting for the result of this check would take longer.
     if index.device.type == "cpu" and (index.numel() == 0 or int(index.min()) >= 0):
         return index
     return torch.where(index < 0, index + size, index)
 
 
 def places_of(keys: torch.Tensor, sizes: list[int]) -> list[torch.Tensor]:
-    """The index per dimension that belongs to each number."""
+    """Convert numbers of places back to an index per dimension."""
     places = []
     for size in reversed(sizes):
         places.append(keys % size)
@@ -74,7 +74,7 @@ def places_of(keys: torch.Tensor, sizes: list[int]) -> list[torch.Tensor]:
 
 
 def in_bounds(index: torch.Tensor, size: int) -> bool:
-    """Whether an index lies within a dimension. On a GPU nobody waits for the answer: a wrong one stops the device, as in stock."""
+    """Whether an index is within a dimension; a GPU is not waited for, and fails at a wrong index, as in stock."""
     if index.device.type == "cpu":
         if index.numel() == 0:
             return True
@@ -91,10 +91,10 @@ def accumulate_rows(
 
     Args:
         target: Changed in place; its first dimensions have the sizes `sizes`.
-        keys: Numbers of places, (n,), from 0 to the product of `sizes`.
-        sizes: Sizes of the dimensions that are indexed.
-        values: Of shape (n, *other dimensions of target).
-        how: What is done with several values of one place.
+        keys: Numbers of places, (n,), from 0 to the product of `sizes` (exclusive).
+        sizes: Sizes of the indexed dimensions.
+        values: Values, (n, *other dimensions of target).
+        how: How several values for one place are reduced.
     """
     if len(keys) == 0 or values.numel() == 0:
         return
@@ -117,7 +117,7 @@ def accumulate_rows(
 
 def _one_by_one(target: torch.Tensor, keys: torch.Tensor, sizes: list[int], values: torch.Tensor) -> None:
     rest = math.prod(target.shape[len(sizes) :])
-    # Rows of one element each would be added by a slower loop.
+    # Rows of a single element would be added by a slower loop.
     columns = [] if rest == 1 else [rest]
     rows = target.reshape(math.prod(sizes), *columns)
     rows.index_add_(0, keys, values.reshape(len(keys), *columns))
@@ -126,12 +126,12 @@ def _one_by_one(target: torch.Tensor, keys: torch.Tensor, sizes: list[int], valu
 
 
 def write_last(target: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
-    """Write values to places of a flattened tensor; of several for one place, the last one stays.
+    """Write values to places of a flattened tensor; the last of several values for one place stays.
 
     Args:
         target: Changed in place.
         keys: Numbers of places, (n,), from 0.
-        values: Of shape (n,).
+        values: Values, (n,).
     """
     if target.device.type in ONE_BY_ONE and target.is_contiguous():
         target.view(-1).scatter_(0, keys, values)
@@ -143,11 +143,11 @@ def write_last(target: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -
 
 
 ADDED = FLOATING | COMPLEX
-"""What rounds when it is added. Integers give the same in any order, and are left to the stock kernels."""
+"""Dtypes whose sums round. Sums of integers are the same in any order, and are left to the stock kernels."""
 
 
 def writable(target: torch.Tensor, *sources: torch.Tensor) -> bool:
-    """Whether no two elements of a tensor share memory, and none with what is read; the stock kernels refuse these."""
+    """Whether a tensor's elements overlap neither each other nor the sources; stock kernels reject overlaps."""
     return torch._debug_has_internal_overlap(target) != 1 and not any(
         torch._C._overlaps(target, one) for one in sources
     )
@@ -160,7 +160,7 @@ def index_put(
     accumulate: bool = False,
     unsafe: bool = False,
 ) -> torch.Tensor:
-    """Add values at the places that index tensors name."""
+    """Add values at the places given by index tensors."""
     dims = [dim for dim, index in enumerate(indices) if index is not None]
     given = torch.broadcast_tensors(*(index.to(torch.int64) for index in indices if index is not None))
     others = [dim for dim in range(target.dim()) if dim not in dims]
@@ -176,7 +176,7 @@ def index_put(
 
 
 def _indexed_shape(target: torch.Tensor, dims: list[int], shape: list[int]) -> tuple[list[int], int]:
-    """The shape of `target[indices]`, and where the indices' own dimensions begin in it."""
+    """Return the shape of `target[indices]`, and where the dimensions of the indices begin in it."""
     if dims != list(range(dims[0], dims[-1] + 1)):
         return [*shape, *(size for dim, size in enumerate(target.shape) if dim not in dims)], 0
     return [*target.shape[: dims[0]], *shape, *target.shape[dims[-1] + 1 :]], dims[0]
@@ -208,14 +208,14 @@ def _index_put_supports(
 
 
 def stock_is_better(target: torch.Tensor) -> bool:
-    """In deterministic mode the CPU's kernels that accumulate use one thread; they take what these would, and are faster."""
+    """Whether the stock kernels, which use one thread on the CPU in deterministic mode, suffice and are faster."""
     return torch.are_deterministic_algorithms_enabled() and target.device.type in ONE_BY_ONE
 
 
 def index_add(
     target: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, alpha: Any = 1
 ) -> torch.Tensor:
-    """Add rows of a source to the rows that an index names."""
+    """Add rows of a source to the rows given by an index."""
     indices: list[torch.Tensor | None] = [None] * (dim % target.dim())
     return index_put(target, [*indices, index], source if alpha == 1 else source * alpha, True)
 
@@ -244,15 +244,15 @@ def _index_add_supports(
 
 
 def scatter_add(target: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """Add each value to the place that its index names along one dimension."""
+    """Add each value to the place given by its index along one dimension."""
     scatter(target, dim, index, source, SUM)
     return target
 
 
 def scatter(target: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, how: Any) -> None:
-    """Reduce values into the places that an index names along one dimension.
+    """Reduce values into the places given by an index along one dimension.
 
-    An index that is the same for all other dimensions, as expanded ones are, names rows: these are sorted instead of all elements.
+    An index that is constant along all other dimensions, such as an expanded one, selects rows, so only rows are sorted.
     """
     if index.numel() == 0:
         return
@@ -274,7 +274,7 @@ def scatter(target: torch.Tensor, dim: int, index: torch.Tensor, source: torch.T
 
 
 def scatter_fits(target: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> bool:
-    """Whether the shapes are those that the stock kernels take, and the index lies within the dimension."""
+    """Whether the stock kernels accept the shapes, and the index is within the dimension."""
     if target.dim() == 0 or not -target.dim() <= dim < target.dim() or not plain_indices(index, like=target):
         return False
     if not index.dim() == source.dim() == target.dim() or source.device != target.device:
@@ -293,7 +293,7 @@ def _scatter_add_supports(target: torch.Tensor, dim: int, index: torch.Tensor, s
 
 
 def zeros_and_ones(device: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A target, an index and a source for examples."""
+    """Make a target, an index and a source for examples."""
     return torch.zeros(3, device=device), torch.zeros(2, dtype=torch.int64, device=device), torch.ones(2, device=device)
 
 
@@ -307,11 +307,11 @@ def _index_put_example(device: Any) -> tuple[Any, ...]:
     return target, [index], source, True
 
 
-# Values go to places of the flattened tensor, several maybe to one place. Stock kernels raise, unless they add on the CPU.
+# `put_` may write several values to a place of the flattened tensor. Stock kernels raise, unless they add on the CPU.
 
 
 def put(target: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumulate: bool = False) -> torch.Tensor:
-    """Write values to places of the flattened tensor. Of several for one place, the last one stays."""
+    """Write values to places of the flattened tensor. The last of several values for one place stays."""
     keys = linear_keys([index], [target.numel()])
     values = source.reshape(-1)
     places = target if target.dim() else target.view(1)
@@ -340,7 +340,7 @@ def _put_supports(target: torch.Tensor, index: torch.Tensor, source: torch.Tenso
 
 
 def _refuse(index: torch.Tensor, size: int) -> None:
-    """Raise as the stock kernel for the CPU does, which would complain of deterministic mode first."""
+    """Raise the same error as the stock CPU kernel, which would raise about deterministic mode first."""
     wrong = index[(index < -size) | (index >= size)].reshape(-1)[0].item()
     raise IndexError(f"out of range: tried to access index {wrong} on a tensor of {size} elements.")
 
@@ -357,7 +357,7 @@ def max_gradient(
     num_weights: int,
     *rest: Any,
 ) -> torch.Tensor:
-    """The gradient of the weights; bags without entries give none."""
+    """Compute the gradient of the weights; empty bags contribute nothing."""
     columns = grad.shape[1]
     rows = maximum_indices.to(torch.int64)
     full = (rows >= 0) & (bag_size > 0).unsqueeze(1)
@@ -404,7 +404,7 @@ def _embedding_bag_example(device: Any) -> tuple[Any, ...]:
 _SCATTERED = ("sum", "prod", "mean", "amax", "amin")
 _BY_INDEX = ("prod", "mean", "amax", "amin")
 _OLD_NAMES = {"add": "sum", "multiply": "prod"}
-"""What `scatter` calls the reductions."""
+"""The names that `scatter` has for the reductions."""
 
 
 def _reducible(target: torch.Tensor, source: torch.Tensor) -> bool:
@@ -419,7 +419,7 @@ def _reducible(target: torch.Tensor, source: torch.Tensor) -> bool:
 def scatter_reduce(
     target: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, reduce: str, *, include_self: bool = True
 ) -> torch.Tensor:
-    """Reduce values into the places that an index names along one dimension."""
+    """Reduce values into the places given by an index along one dimension."""
     scatter(target, dim, index, source, Reduction(reduce, include_self))
     return target
 
@@ -435,7 +435,7 @@ def _scatter_reduce_supports(
 def scatter_with(
     target: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, reduce: str
 ) -> torch.Tensor:
-    """`scatter` with `reduce='add'` or `'multiply'`."""
+    """Do the same as `scatter` with `reduce='add'` or `'multiply'`."""
     scatter(target, dim, index, source, Reduction(_OLD_NAMES[reduce]))
     return target
 
@@ -454,7 +454,7 @@ def _scatter_with_supports(
 def index_reduce(
     target: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, reduce: str, *, include_self: bool = True
 ) -> torch.Tensor:
-    """Reduce rows of a source into the rows that an index names."""
+    """Reduce rows of a source into the rows given by an index."""
     dim %= target.dim()
     rows, values = target.movedim(dim, 0), source.movedim(dim, 0)
     accumulate_rows(rows, index.to(torch.int64), [target.shape[dim]], values, Reduction(reduce, include_self))

@@ -1,10 +1,10 @@
 """Losses: `NLLLoss` (and `cross_entropy`) on maps, and the gradient of `CTCLoss`.
 
-On maps there is one loss per place, then one sum in one order; stock kernels for GPUs add with atomics.
+On maps, the loss of each place is computed, then all are summed in a fixed order; stock GPU kernels add with atomics.
 
-For CTC, how likely it is to be at a place of the extended target (with blanks between the labels) at some time is the product of what the forward
-op left (alpha) and what is computed here from the end (beta). For each label these are added up over its places, in their order; the stock
-kernel for GPUs adds with atomics where the alphabet or the batch is large.
+For CTC, the probability of being at a place of the extended target (with blanks between the labels) at some time is the product of what the
+forward op left (alpha) and what is computed here from the end (beta). For each label, these are added up over its places, in order; the stock
+GPU kernel adds with atomics if the alphabet or the batch is large.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from determinism.frameworks.torch.patches.ordered_sums import (
 from determinism.frameworks.torch.patches.patch import Patch
 
 _NONE, _MEAN = 0, 1
-"""How PyTorch numbers the reductions; 2 is the sum."""
+"""The reductions, as numbered by PyTorch; 2 is the sum."""
 
 
 def nll_loss2d(
     given: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, reduction: int, ignore_index: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The loss, and by what it was divided."""
+    """Compute the loss, and the total weight that it was divided by."""
     dtype = accumulation_dtype(given.dtype)
     counts = target != ignore_index
     classes = torch.where(counts, target, torch.zeros_like(target))
@@ -86,14 +86,14 @@ def ctc_gradient(
     blank: int,
     zero_infinity: bool = False,
 ) -> torch.Tensor:
-    """The gradient by the logarithms of the probabilities, of shape (times, batch, alphabet)."""
+    """Compute the gradient by the logarithms of the probabilities, (times, batch, alphabet)."""
     device = log_probs.device
     inputs, lengths = (_on(device, one) for one in (input_lengths, target_lengths))
     extended = _extended(targets.to(device), lengths, (log_alpha.shape[2] - 1) // 2, blank)
     host = [one.tolist() if isinstance(one, torch.Tensor) else list(one) for one in (input_lengths, target_lengths)]
     log_beta = _log_beta(log_probs, extended, inputs, lengths, host, blank)
     times, batch, alphabet = log_probs.shape
-    # Beyond the end of a target or an input nobody wrote to alpha.
+    # Beyond the end of a target or an input, alpha was not written.
     together = torch.where(log_beta == _NEVER, log_beta, log_alpha.transpose(0, 1)[:times] + log_beta)
     largest = together.amax(2, keepdim=True)
     largest = torch.where(largest == _NEVER, torch.zeros_like(largest), largest)
@@ -115,7 +115,7 @@ def _on(device: torch.device, lengths: Any) -> torch.Tensor:
 
 
 def _extended(targets: torch.Tensor, lengths: torch.Tensor, longest: int, blank: int) -> torch.Tensor:
-    """The labels with a blank before, between and after them; blanks fill what is beyond. Of shape (batch, 2 * longest + 1)."""
+    """Put a blank before, between and after the labels, and blanks up to the full length: (batch, 2 * longest + 1)."""
     batch = len(lengths)
     extended = torch.full((batch, 2 * longest + 1), blank, dtype=torch.int64, device=targets.device)
     if longest == 0 or targets.numel() == 0:
@@ -138,17 +138,17 @@ def _log_beta(
     host: list[list[int]],
     blank: int,
 ) -> torch.Tensor:
-    """The logarithm of how likely the rest is, from each place at each time on. Of shape (times, batch, places).
+    """Compute the log probability of the rest, from each place at each time on: (times, batch, places).
 
-    It is that of how likely all up to there is, with time and labels turned round, which the stock kernel of the loss itself computes
-    without atomic additions.
+    It equals the log probability of everything up to there (alpha) with time and labels reversed, which the stock kernel of the loss itself
+    computes without atomic additions.
 
     Args:
         log_probs: See `ctc_gradient`.
         extended: See `_extended`.
         inputs: Lengths of the inputs.
         lengths: Lengths of the targets.
-        host: Both as numbers on the host.
+        host: Both lengths as numbers on the host.
         blank: The label of the blank.
     """
     device = log_probs.device
@@ -157,7 +157,7 @@ def _log_beta(
     turned = log_probs.gather(0, time.clamp(min=0).unsqueeze(2).expand_as(log_probs))
     labels = extended[:, 1::2]
     step = lengths.unsqueeze(1) - 1 - torch.arange(labels.shape[1], device=device)
-    # With no label at all there must be room for one.
+    # Even without any label, the targets must not be empty.
     backwards = labels.gather(1, step.clamp(min=0)) if labels.shape[1] else extended
     _, log_alpha = torch.ops.aten._ctc_loss(turned, backwards, *host, blank)
     place = 2 * lengths.unsqueeze(1) - torch.arange(extended.shape[1], device=device)

@@ -1,12 +1,12 @@
-"""Sums in one order, from which the replacements are built: linear maps along one axis, transposed, and sums and products of values by key.
+"""Sums in a fixed order, from which the replacements are built: transposed linear maps along one axis, and sums and products of values by key.
 
-Pooling by averages and interpolation are linear maps, one per axis. The stock kernels add each output's share to its inputs with atomics; here
-each input gathers its shares, in the order of the outputs. Positions and weights are computed in the dtype in which the stock kernels compute
-them (float32 for float32, float16 and bfloat16), so that the gradient belongs to the map that the forward op applied.
+Average pooling and interpolation are linear maps, one per axis. In the gradient, stock kernels add each output's share to its inputs with atomics;
+here each input gathers its shares, in the order of the outputs. Positions and weights are computed in the same dtype as in the stock kernels
+(float32 for float32, float16 and bfloat16), so that the gradient matches the map that the forward op applied.
 
-To sum by key, a stable sort brings the values of one key together, in their order; then each key's values are reduced one after the other. Long
-runs are cut into pieces of one length, so that a key that comes a million times does not keep a single thread busy. Nothing here depends on which
-thread comes first, and nothing waits for the device.
+To sum by key, a stable sort groups the values of each key in their original order; then each key's values are reduced one after the other. Long
+runs are cut into pieces of equal length, so that a key that occurs a million times is not left to a single thread. Nothing here depends on which
+thread is first, and nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COMPLEX = frozenset({torch.complex64, torch.complex128})
 
 
 def plain(*tensors: Any, dtypes: frozenset[torch.dtype] = FLOATING) -> bool:
-    """Whether tensors are dense, lie on one device, and share one dtype out of `dtypes`."""
+    """Whether tensors are dense, are on one device, and share one dtype out of `dtypes`."""
     first = tensors[0]
     return first.dtype in dtypes and all(
         tensor.layout == torch.strided and tensor.device == first.device and tensor.dtype == first.dtype
@@ -32,7 +32,7 @@ def plain(*tensors: Any, dtypes: frozenset[torch.dtype] = FLOATING) -> bool:
 
 
 def plain_indices(*tensors: Any, like: torch.Tensor) -> bool:
-    """Whether tensors are dense, hold int64, and lie where another one does."""
+    """Whether tensors are dense, of dtype int64, and on the same device as `like`."""
     return all(
         tensor.layout == torch.strided and tensor.dtype == torch.int64 and tensor.device == like.device
         for tensor in tensors
@@ -40,12 +40,12 @@ def plain_indices(*tensors: Any, like: torch.Tensor) -> bool:
 
 
 def only_batch_empty(tensor: torch.Tensor, axes: int) -> bool:
-    """Whether nothing but the batch may have the size 0; what else is empty is for the stock kernels to refuse."""
+    """Whether at most the batch has size 0; stock kernels reject any other empty dimension."""
     return all(size > 0 for size in tensor.shape[-axes - 1 :])
 
 
 def suggested_format(tensor: torch.Tensor) -> torch.memory_format:
-    """The memory format that PyTorch's kernels give what they make for a tensor."""
+    """Return the memory format that PyTorch's kernels choose for outputs made from a tensor."""
     if tensor.dim() == 4 and _is_last(tensor, torch.channels_last):
         return torch.channels_last
     if tensor.dim() == 5 and _is_last(tensor, torch.channels_last_3d):
@@ -58,13 +58,13 @@ def _is_last(tensor: torch.Tensor, memory_format: torch.memory_format) -> bool:
 
 
 def spatial(values: list[int], dimensions: int) -> list[int]:
-    """A size per dimension, from a list that may hold one for all."""
+    """Return one size per dimension, from a list that may have a single size for all."""
     return list(values) * dimensions if len(values) == 1 else list(values)
 
 
 @dataclass(frozen=True)
 class Shares:
-    """What a map along one axis takes from where: `weights[n]` times the input at `inputs[n]` goes into the output at `outputs[n]`."""
+    """A map along one axis: `weights[n]` times the input at `inputs[n]` is added to the output at `outputs[n]`."""
 
     outputs: torch.Tensor
     inputs: torch.Tensor
@@ -73,13 +73,13 @@ class Shares:
 
 @dataclass(frozen=True)
 class Taps:
-    """Per place of the input the places of the output that it had a share in, at most `len(places)` of them.
+    """For each place of the input, the places of the output to which it contributed, at most `len(places)` of them.
 
     Attributes:
-        places: Of shape (taps, input), int64.
-        weights: Of the same shape.
-        complete: Per tap whether each input has it.
-        there: Of the same shape as `places`: whether the input has the tap.
+        places: Places of the output, (taps, input), int64.
+        weights: Their weights, of the same shape.
+        complete: For each tap, whether every input has it.
+        there: Whether the input has the tap, of the same shape as `places`.
     """
 
     places: torch.Tensor
@@ -89,7 +89,7 @@ class Taps:
 
 
 def taps_of(shares: Shares, input_size: int) -> Taps:
-    """The shares, ordered by input, and for each input by output."""
+    """Order shares by input, and for each input by output."""
     order = torch.argsort(shares.inputs, stable=True)
     inputs = shares.inputs[order]
     counts = torch.bincount(inputs, minlength=input_size)
@@ -105,13 +105,13 @@ def taps_of(shares: Shares, input_size: int) -> Taps:
 
 
 def tabulated(make: Callable[..., tuple[Shares, int]]) -> Callable[..., Taps]:
-    """Keep the taps of a map for each set of its parameters, and on each device that asks.
+    """Cache the taps of a map for each set of parameters and each device.
 
-    They are made on the CPU and copied, which waits for the device; so a CUDA graph can only be captured after a first run, as PyTorch asks
-    for anyway.
+    They are made on the CPU and copied, which waits for the device; so a CUDA graph can only be captured after a first run, which PyTorch
+    requires anyway.
 
     Args:
-        make: Gets sizes, flags and last the dtype of the weights; gives the shares of the map, and the size of its input.
+        make: Takes sizes, flags and finally the dtype of the weights; returns the shares of the map, and the size of its input.
     """
 
     @lru_cache(maxsize=4096)
@@ -127,13 +127,13 @@ def tabulated(make: Callable[..., tuple[Shares, int]]) -> Callable[..., Taps]:
 
 
 def gather_shares(values: torch.Tensor, axis: int, taps: Taps) -> torch.Tensor:
-    """The transposed map, applied to one axis of `values`, tap after tap."""
+    """Apply the transposed map to one axis of `values`, tap by tap."""
     along = [1] * values.dim()
     along[axis] = -1
     total: torch.Tensor | None = None
     for places, weights, complete, there in zip(taps.places, taps.weights, taps.complete, taps.there, strict=True):
         share = values.index_select(axis, places).mul_(weights.view(along))
-        if not complete:  # what is not there must not become NaN where the output holds one
+        if not complete:  # a missing tap must not add a NaN that the output holds at its dummy place
             share = share.masked_fill_(~there.view(along), 0)
         total = share if total is None else total.add_(share)
     if total is None:
@@ -144,7 +144,7 @@ def gather_shares(values: torch.Tensor, axis: int, taps: Taps) -> torch.Tensor:
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which values are added up: float32 for those of 16 bits, else their own."""
+    """Return the dtype in which values are added up: float32 for 16-bit dtypes, else their own."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
@@ -158,7 +158,7 @@ _CUBIC = -0.75
 
 @tabulated
 def adaptive_average(input_size: int, output_size: int, dtype: torch.dtype) -> tuple[Shares, int]:
-    """Each output is the mean over from floor(o I / O) to ceil((o + 1) I / O)."""
+    """Map each output o to the mean of the inputs from floor(o I / O) to ceil((o + 1) I / O)."""
     outputs = torch.arange(output_size)
     starts = outputs * input_size // output_size
     ends = ((outputs + 1) * input_size + output_size - 1) // output_size
@@ -169,7 +169,7 @@ def adaptive_average(input_size: int, output_size: int, dtype: torch.dtype) -> t
 def window_sum(
     input_size: int, output_size: int, kernel: int, stride: int, padding: int, dtype: torch.dtype
 ) -> tuple[Shares, int]:
-    """Each output is the sum over its window, without what lies in the padding."""
+    """Map each output to the sum over its window, without padding."""
     starts = torch.arange(output_size) * stride - padding
     ends = torch.minimum(starts + kernel, torch.tensor(input_size + padding))
     weights = torch.ones(output_size, dtype=dtype)
@@ -188,7 +188,7 @@ def _windows(starts: torch.Tensor, ends: torch.Tensor, weights: torch.Tensor) ->
 def linear(
     input_size: int, output_size: int, align_corners: bool, scale: float | None, dtype: torch.dtype
 ) -> tuple[Shares, int]:
-    """Linear interpolation between two neighbours."""
+    """Map each output to the linear interpolation between two neighbours."""
     outputs = torch.arange(output_size)
     if input_size == output_size:
         return Shares(outputs, outputs, torch.ones(output_size, dtype=dtype)), input_size
@@ -205,7 +205,7 @@ def linear(
 def cubic(
     input_size: int, output_size: int, align_corners: bool, scale: float | None, dtype: torch.dtype
 ) -> tuple[Shares, int]:
-    """Cubic convolution of four neighbours; beyond the border the outermost one counts again."""
+    """Map each output to the cubic convolution of four neighbours; the border is repeated outwards."""
     outputs = torch.arange(output_size)
     source = _source(input_size, output_size, align_corners, scale, dtype)
     low = source.floor().to(torch.int64).clamp(max=input_size - 1)
@@ -215,7 +215,7 @@ def cubic(
 
 
 def cubic_weights(part: torch.Tensor) -> list[torch.Tensor]:
-    """The weights of the four neighbours of a place that lies `part` behind the second one."""
+    """Return the weights of the four neighbours of a place that is `part` beyond the second one."""
     near, far = [part, 1 - part], [part + 1, 2 - part]
     first, second = (((_CUBIC + 2) * x - (_CUBIC + 3)) * x * x + 1 for x in near)
     before, after = (((_CUBIC * x - 5 * _CUBIC) * x + 8 * _CUBIC) * x - 4 * _CUBIC for x in far)
@@ -223,7 +223,7 @@ def cubic_weights(part: torch.Tensor) -> list[torch.Tensor]:
 
 
 def cubic_slopes(part: torch.Tensor) -> list[torch.Tensor]:
-    """The derivatives of `cubic_weights` by `part`."""
+    """Return the derivatives of `cubic_weights` by `part`."""
     near, far = [part, 1 - part], [part + 1, 2 - part]
     first, second = ((3 * (_CUBIC + 2) * x - 2 * (_CUBIC + 3)) * x for x in near)
     before, after = ((3 * _CUBIC * x - 10 * _CUBIC) * x + 8 * _CUBIC for x in far)
@@ -231,7 +231,7 @@ def cubic_slopes(part: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _together(outputs: list[torch.Tensor], inputs: list[torch.Tensor], weights: list[torch.Tensor]) -> Shares:
-    """The shares of several neighbours; those of one output follow each other."""
+    """Combine the shares of several neighbours; those of one output are adjacent."""
     each = [torch.stack(parts, 1).reshape(-1) for parts in (outputs, inputs, weights)]
     return Shares(*each)
 
@@ -239,7 +239,7 @@ def _together(outputs: list[torch.Tensor], inputs: list[torch.Tensor], weights: 
 def scale_of(
     input_size: int, output_size: int, align_corners: bool, scale: float | None, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Inputs per output, as PyTorch computes it."""
+    """Return the inputs per output, as PyTorch computes it."""
     one = torch.ones((), dtype=dtype)
     if align_corners:
         return one * (input_size - 1) / (output_size - 1) if output_size > 1 else one * 0
@@ -255,12 +255,12 @@ def _source(
 
 
 ONE_BY_ONE = {"cpu"}
-"""Types of devices on which `index_add_` and, along a single dimension, `scatter_` take one value after the other: the CPU's kernels loop over
-the index."""
+"""Device types on which `index_add_` and, along a single dimension, `scatter_` take one value after the other: the CPU's kernels loop over the
+index."""
 PIECE = 256
 """How many values of one key are reduced by one thread."""
 _KERNELS = {"sum": ("sum", 0), "prod": ("prod", 1), "amax": ("max", float("-inf")), "amin": ("min", float("inf"))}
-"""Per reduction what `segment_reduce` calls it, and what it begins with."""
+"""For each reduction, its name in `segment_reduce` and its initial value."""
 _OF_TWO: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "sum": torch.add,
     "prod": torch.mul,
@@ -271,7 +271,7 @@ _OF_TWO: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 @dataclass(frozen=True)
 class Runs:
-    """Keys in ascending order: `order[n]` is where the n-th of them stood, and key k's stand at `bounds[k]` to `bounds[k + 1]`."""
+    """Keys in ascending order: the n-th one was at `order[n]`; those of key k are at `bounds[k]` to `bounds[k + 1]`."""
 
     keys: torch.Tensor
     order: torch.Tensor
@@ -280,12 +280,12 @@ class Runs:
 
 @dataclass(frozen=True)
 class DistinctRuns:
-    """Runs of the keys that occur, numbered from 0; there is room for more, which repeats the last one.
+    """Runs of the keys that occur, numbered from 0; unused entries at the end repeat the last one.
 
     Attributes:
-        runs: As if the numbers were the keys.
-        keys: The key of each number.
-        numbers: For each place the number whose key and result it holds: its own, or the last one.
+        runs: The runs, with the numbers as keys.
+        keys: The key of each entry.
+        numbers: The number whose key and result each entry holds: its own, or the last one.
     """
 
     runs: Runs
@@ -294,14 +294,14 @@ class DistinctRuns:
 
 
 def runs_of(keys: torch.Tensor, size: int) -> Runs:
-    """The runs of keys from 0 to `size` (exclusive); int64, one dimension."""
+    """Find the runs of keys from 0 to `size` (exclusive); int64, one dimension."""
     ordered, order = torch.sort(keys, stable=True)
     every_key = torch.arange(size + 1, device=keys.device)
     return Runs(ordered, order, torch.searchsorted(ordered, every_key))
 
 
 def distinct_runs(keys: torch.Tensor, size: int) -> DistinctRuns:
-    """The runs of the keys that occur, of at least one key; needs memory for the keys, not for `size`."""
+    """Find the runs of the keys that occur, at least one; needs memory for the keys only, not for `size`."""
     ordered, order = torch.sort(keys, stable=True)
     number = torch.zeros_like(ordered)
     number[1:] = torch.cumsum(ordered[1:] != ordered[:-1], 0)
@@ -316,11 +316,11 @@ def reduce_runs(runs: Runs, values: torch.Tensor, reduction: str) -> torch.Tenso
 
     Args:
         runs: The runs of the keys.
-        values: Of shape (keys, columns); of any real dtype but float16 and bfloat16, which would be rounded in between.
-        reduction: `sum`, `prod`, `amax` or `amin`. What no value belongs to gets something that means nothing; 0 for a sum.
+        values: Values, (keys, columns), of any real dtype except float16 and bfloat16, which would be rounded between.
+        reduction: `sum`, `prod`, `amax` or `amin`. Keys without values get meaningless results; 0 in a sum of floats.
 
     Returns:
-        Of shape (size, columns).
+        The results, (size, columns).
     """
     ordered = values.index_select(0, runs.order)
     if not values.is_floating_point():
@@ -338,7 +338,7 @@ def _reduced(ordered: torch.Tensor, bounds: torch.Tensor, reduction: str) -> tor
 
 
 def _pieces(runs: Runs) -> tuple[torch.Tensor, torch.Tensor]:
-    """Bounds of the pieces, and of each key's among them. Pieces begin anew with each key, and more may be there than are used."""
+    """Find the bounds of the pieces, and each key's among them. Every key begins a new piece; spare ones may remain."""
     begins = runs.bounds[:-1]
     rank = torch.arange(len(runs.keys), device=runs.keys.device) - begins[runs.keys]
     number = torch.cumsum(rank % PIECE == 0, 0) - 1
@@ -351,7 +351,7 @@ def _pieces(runs: Runs) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _scanned(runs: Runs, ordered: torch.Tensor, reduction: str) -> torch.Tensor:
-    """Reduce integers, for which there is no kernel that reduces runs: each place takes in twice as many as before."""
+    """Reduce integers, for which no kernel reduces runs: each pass doubles how many values each place includes."""
     join = _OF_TWO[reduction]
     step = 1
     while step < len(ordered):
@@ -366,12 +366,12 @@ def sum_by_key(keys: torch.Tensor, values: torch.Tensor, size: int) -> torch.Ten
     """Add up values by key.
 
     Args:
-        keys: Of shape (n,), int64, from 0 to `size` (exclusive).
-        values: Of shape (n, columns), float32 or float64.
-        size: How many keys there may be.
+        keys: Keys, (n,), int64, from 0 to `size` (exclusive).
+        values: Values, (n, columns), float32 or float64.
+        size: The number of possible keys.
 
     Returns:
-        Of shape (size, columns).
+        The sums, (size, columns).
     """
     if keys.device.type in ONE_BY_ONE:
         return values.new_zeros(size, values.shape[1]).index_add_(0, keys, values)

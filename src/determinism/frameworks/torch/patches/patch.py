@@ -1,8 +1,8 @@
-"""One op that is replaced: which overloads of it, by what, and where the replacement is right; and putting replacements in the place of stock kernels.
+"""Replacements of ops: what they replace, how they compute, what they support; and registering them over stock kernels.
 
-The dispatcher calls a kernel below autograd: PyTorch's own formulas stay, and where one calls a backward op that is replaced, the
-replacement runs. An alert (`torch.use_deterministic_algorithms`) is raised within the stock kernel, so what takes its place does
-not raise it. The stock kernel is kept and called where a replacement does not fit.
+The dispatcher calls a kernel below autograd: PyTorch's own formulas stay, and if a formula calls a replaced backward op, the
+replacement runs. The alert of `torch.use_deterministic_algorithms` is raised inside the stock kernel, so the replacement does
+not raise it. The stock kernel is kept, and called for arguments that the replacement does not support.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ Arguments = tuple[Any, ...]
 
 
 def always(*given: Any, **named: Any) -> bool:
-    """A replacement that takes whatever the stock op takes."""
+    """Accept all arguments that the stock op accepts."""
     return True
 
 
 @dataclass(frozen=True)
 class Patch:
-    """A deterministic implementation of one op of PyTorch.
+    """A deterministic implementation of one PyTorch op.
 
     Attributes:
-        identity: Short name of the patch; unique.
-        what: The op in the words of the user.
-        overloads: Names below `aten::`, all with the same arguments but for `out=`. Those that the installed version has a kernel
-            for are replaced.
+        identity: Short, unique name of the patch.
+        what: The user's name for the op.
+        overloads: Names in `aten::`, all with the same arguments except `out=`. Those for which the installed version has
+            a kernel are replaced.
         run: Computes the result. With `in_place` it changes its first argument instead.
-        supports: Whether `run` is right for the arguments; else the stock kernel runs, with its errors and its alert.
+        supports: Whether `run` is correct for the arguments; if not, the stock kernel runs, with its errors and alert.
         example: Makes arguments of the first overload, small and without random numbers, on a device.
-        in_place: Whether `run` works in place; the other forms are then made from copies.
+        in_place: Whether `run` works in place; the other forms then work on copies.
         varies_on_cpu: Measured to vary on the CPU, with PyTorch's deterministic mode off.
-        probed: Whether the example is run on the CPU to see if it raises. Not for ops that warn whenever they are called, and for
-            which no version is known to raise there.
-        cpu_key: The dispatch key of the CPU's kernel.
-        gpu_key: The dispatch key of the GPU's kernel; `CUDA` are NVIDIA's and AMD's.
-        named: What the example is called with by name.
+        probed: Whether to run the example on the CPU to see if it raises. False for ops that warn at every call and are
+            not known to raise there in any version.
+        cpu_key: The dispatch key of the CPU kernel.
+        gpu_key: The dispatch key of the GPU kernel; `CUDA` for both NVIDIA and AMD.
+        named: The keyword arguments of the example.
     """
 
     identity: str
@@ -58,7 +58,7 @@ class Patch:
     named: Mapping[str, Any] = field(default_factory=dict)
 
     def run_example(self, device: torch.device) -> Any:
-        """Call the op as the installed version has it, replaced or not, with the example."""
+        """Call the installed op, replaced or not, with the example."""
         op = getattr(torch.ops.aten, self.overloads[0].partition(".")[0])
         return op(*self.example(device), **self.named)
 
@@ -70,7 +70,7 @@ _ALERT = "does not have a deterministic implementation"
 
 @contextmanager
 def deterministic_mode() -> Iterator[None]:
-    """PyTorch's deterministic mode, for a while; without what the public function sets besides."""
+    """Switch on PyTorch's deterministic mode temporarily, without the public function's other settings."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     torch._C._set_deterministic_algorithms(True, warn_only=False)
     try:
@@ -80,7 +80,7 @@ def deterministic_mode() -> Iterator[None]:
 
 
 def alerts_on_cpu(patch: Patch) -> bool:
-    """Whether the op raises in deterministic mode; not if this version has none of that name."""
+    """Whether the op raises in deterministic mode; False if this version has no such op."""
     if not patch.probed or not hasattr(torch.ops.aten, patch.overloads[0].partition(".")[0]):
         return False
     with deterministic_mode(), warnings.catch_warnings():
@@ -92,21 +92,21 @@ def alerts_on_cpu(patch: Patch) -> bool:
     return False
 
 
-# The forms of one op: the functional one, the one with `out=`, the one in place; each made from a single implementation.
+# The forms of one op: functional, with `out=`, and in place; all made from a single implementation.
 #
-# A kernel gets `out` of any shape, as the stock kernels do: it is resized, with a warning where that loses values. What else
-# is wrong with it is for the stock kernel to refuse: then the answer is `NotImplemented`.
+# Like a stock kernel, a replacement gets `out` of any shape and resizes it, with a warning if that loses values. Any
+# other error in it is left to the stock kernel: then the result is `NotImplemented`.
 
 Compute = Callable[..., Any]
 
 
 def output_names(overload: Any) -> list[str]:
-    """The names of the arguments that an overload writes its results to; none of them is also read."""
+    """Return the names of the arguments to which an overload writes its results; none of them is also read."""
     return [argument.name for argument in overload._schema.arguments if argument.is_out]
 
 
 def separate(given: tuple[Any, ...], outputs: list[torch.Tensor]) -> bool:
-    """Whether what is written shares no memory with what is read, nor with each other."""
+    """Whether the outputs share no memory with the inputs or with each other."""
     read = [value for value in given if isinstance(value, torch.Tensor)]
     pairs = [(one, two) for number, one in enumerate(outputs) for two in (*read, *outputs[:number])]
     return not any(torch._C._overlaps(one, two) for one, two in pairs)
@@ -119,12 +119,12 @@ def writes_its_first_argument(overload: Any) -> bool:
 
 
 def form_of(overload: Any, run: Compute, in_place: bool) -> Compute:
-    """What computes one overload, made from what computes the op.
+    """Make the implementation of one overload from that of the op.
 
     Args:
         overload: An overload of the op.
-        run: Computes the op: gives the result, or with `in_place` changes its first argument.
-        in_place: How `run` works.
+        run: Computes the op: returns the result, or with `in_place` changes its first argument.
+        in_place: Whether `run` works in place.
     """
     names = output_names(overload)
     if names:
@@ -176,7 +176,7 @@ def _resize(output: torch.Tensor, shape: torch.Size) -> None:
         return
     if output.numel() > 0:
         warnings.warn(
-            f"The output of shape {list(output.shape)} was resized to {list(shape)}, the shape of the result; PyTorch will refuse to.",
+            f"The output of shape {list(output.shape)} was resized to {list(shape)}; future versions of PyTorch will not do so.",
             UserWarning,
             stacklevel=2,
         )
@@ -186,21 +186,21 @@ def _resize(output: torch.Tensor, shape: torch.Size) -> None:
 _KEYS = torch._C.DispatchKey
 
 _in_place_now: set[tuple[str, str]] = set()
-"""Overloads and dispatch keys at which a replacement stands now."""
+"""Overloads and dispatch keys that are currently replaced."""
 
 
 def can_bind() -> bool:
-    """Whether this version lets a kernel be kept when it is replaced."""
+    """Whether this version lets us keep a kernel that we replace."""
     return hasattr(torch.library, "get_kernel")
 
 
 def overloads_in_version(patch: Patch) -> list[str]:
-    """The overloads of a patch that the installed version knows, whatever it has kernels for."""
+    """Return the overloads of a patch that exist in the installed version, with or without kernels."""
     return [name for name in patch.overloads if _overload(name) is not None]
 
 
 def bindable(patch: Patch, key: str) -> list[str]:
-    """The overloads of a patch that have a kernel of their own at a dispatch key."""
+    """Return the overloads of a patch that have their own kernel at a dispatch key."""
     return [
         name
         for name in overloads_in_version(patch)
@@ -212,11 +212,11 @@ def bind(patches: Iterable[Patch], device: str) -> tuple[list[Patch], Callable[[
     """Replace the kernels of ops that are not replaced yet.
 
     Args:
-        patches: What to replace.
-        device: `cpu` or `gpu`: whose kernels.
+        patches: The patches to apply.
+        device: `cpu` or `gpu`: whose kernels to replace.
 
     Returns:
-        The patches of which something was replaced, and what puts the stock kernels back.
+        The patches that replaced any kernel, and a function that restores the stock kernels.
     """
     library = torch.library.Library("aten", "IMPL")
     bound: list[tuple[str, str]] = []
@@ -276,7 +276,7 @@ _EXCLUDED = _guarded_keys()
 
 @contextmanager
 def _as_in_a_kernel() -> Iterator[None]:
-    """What a kernel calls is neither differentiated nor cast by autocast, nor seen by what watches the program's calls."""
+    """Run like a kernel: without autograd and autocast, and hidden from what watches the program's calls."""
     with (
         torch._C._AutoDispatchBelowAutograd(),
         torch._C._ExcludeDispatchKeyGuard(_EXCLUDED),

@@ -1,11 +1,11 @@
 """Gradients of pooling, and unpooling.
 
-Adaptive averages in two and three dimensions and averages by windows in three; maxima, adaptive, fractional and by windows in three dimensions;
-`max_unpool2d` and `max_unpool3d` (and `max_unpool1d`, which calls the former).
+Adaptive average pooling in two and three dimensions, average pooling in three; adaptive and fractional max pooling, and max pooling in three
+dimensions; `max_unpool2d` and `max_unpool3d` (and `max_unpool1d`, which calls the former).
 
-The gradient of a maximum goes to the input that its index names; where windows overlap, several go to one input and are added up in the order of
-the outputs. In unpooling, overlapping windows name one place more than once: with indices from `max_pool` all values for it are equal; else the
-last one stays, as in the stock kernel for the CPU, while the stock kernel for GPUs keeps any.
+The gradient of a maximum goes to the input at its index; where windows overlap, several gradients go to one input and are added up in the order
+of the outputs. In unpooling, overlapping windows write one place more than once: with indices from `max_pool` all these values are equal; if not,
+the last one stays, as in the stock CPU kernel, while the stock GPU kernel keeps an arbitrary one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from determinism.frameworks.torch.patches.patch import Patch
 
 
 def adaptive_average_gradient(axes: int) -> Any:
-    """The gradient of adaptive pooling over the last `axes` dimensions."""
+    """Make the function that computes the gradient of adaptive average pooling over the last `axes` dimensions."""
 
     def gradient(grad_output: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
         values = grad_output.to(accumulation_dtype(given.dtype))
@@ -46,7 +46,7 @@ def adaptive_average_gradient(axes: int) -> Any:
 
 
 def _adaptive_average_supports(axes: int) -> Any:
-    """Whether the shapes are those that pooling makes."""
+    """Make the function that checks whether the shapes result from pooling."""
 
     def supports(grad_output: torch.Tensor, given: torch.Tensor, *more: Any) -> bool:
         return (
@@ -71,7 +71,7 @@ def average_window_gradient(
     count_include_pad: bool,
     divisor_override: int | None,
 ) -> torch.Tensor:
-    """The gradient of `avg_pool3d`: each output, divided by what its window was divided by, added to all places of the window."""
+    """Compute the gradient of `avg_pool3d`: each output, divided by its divisor, is added to its whole window."""
     kernels = spatial(kernel_size, 3)
     strides, paddings = spatial(stride, 3) or kernels, spatial(padding, 3)
     values = grad_output.to(accumulation_dtype(given.dtype))
@@ -91,7 +91,7 @@ def average_window_gradient(
 def _window_lengths(
     input_size: int, output_size: int, kernel: int, stride: int, padding: int, with_padding: bool
 ) -> torch.Tensor:
-    """How many places of an axis each window counts."""
+    """Return how many places on an axis each window counts."""
     starts = torch.arange(output_size) * stride - padding
     ends = (starts + kernel).clamp(max=input_size + padding)
     return ends - starts if with_padding else ends.clamp(max=input_size) - starts.clamp(min=0)
@@ -160,7 +160,7 @@ def _average_window_example(device: Any) -> tuple[Any, ...]:
 def _added_at_indices(
     grad_output: torch.Tensor, given: torch.Tensor, indices: torch.Tensor, axes: int, keeps_format: bool
 ) -> torch.Tensor:
-    """The gradients, added up within each plane of the last `axes` dimensions."""
+    """Add up the gradients within each plane of the last `axes` dimensions."""
     plane, planes = math.prod(given.shape[-axes:]), math.prod(given.shape[:-axes])
     starts = torch.arange(planes, device=given.device).unsqueeze(1) * plane
     keys = (indices.reshape(planes, math.prod(indices.shape[-axes:])) + starts).reshape(-1)
@@ -193,7 +193,7 @@ def _max_supports(axes: int) -> Callable[..., bool]:
 
 
 def _sizes_fit(input_size: list[int], output_size: list[int], parameters: tuple[Any, ...]) -> bool:
-    """Whether the parameters of the op, if it has any, lead from one size to the other; else the stock kernel refuses."""
+    """Whether the op's parameters, if any, give this output size for the input; if not, the stock kernel raises."""
     if not parameters:
         return True
     if len(parameters) == 2:  # fractional: kernel and output sizes
@@ -239,7 +239,7 @@ def _max_patch(identity: str, op: str, axes: int, *parameters: Any) -> Patch:
 
 
 _KEEP_FORMAT = ("adaptive-max-pool2d", "max-pool3d")
-"""Patches of ops that give the gradient the memory format of the input; those of others are contiguous."""
+"""Patches of ops whose gradients have the memory format of the input; all other gradients are contiguous."""
 _WINDOWS = ([2] * 3, [2] * 3, [0] * 3, [1] * 3, False)
 
 
@@ -273,7 +273,7 @@ def _unpool_supports(axes: int) -> Callable[..., bool]:
 
 
 def _check_indices(indices: torch.Tensor, output_size: list[int]) -> None:
-    """Refuse indices outside of the plane. The stock kernels do too, but complain of deterministic mode first."""
+    """Reject indices outside of the plane. The stock kernels do too, but they raise about deterministic mode first."""
     plane = math.prod(output_size)
     inside = ((indices >= 0) & (indices < plane)).all()
     if indices.device.type != "cpu":

@@ -1,9 +1,9 @@
-"""Gradients of interpolation, of padding by reflection and by repeating the border, and of `grid_sample`.
+"""Gradients of interpolation, of reflection and replication padding, and of `grid_sample`.
 
-Interpolation (linear, bilinear, trilinear, bicubic, with antialiasing) is a map along one axis each, so its gradient is too. For padding, the
-gradient along one axis is that of the inner part, and of each border what lies over it: one mirrored slice per side, or the sum of the slice.
-The input of `grid_sample` gets a sum per place, because several places of the grid may read it; the gradient of the grid is gathered. Stock
-kernels for GPUs, cuDNN's among them, add all of these with atomics.
+Interpolation (linear, bilinear, trilinear, bicubic, with antialiasing) is one map per axis, so its gradient is too. For padding, the gradient
+along one axis is that of the inner part plus what each border contributes: one mirrored slice per side, or the sum of the slice.
+The gradient of the input of `grid_sample` is a sum per place, because several points of the grid may read it; the gradient of the grid is
+gathered. Stock GPU kernels, including cuDNN's, add all of these with atomics.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from determinism.frameworks.torch.patches.ordered_sums import (
 )
 from determinism.frameworks.torch.patches.patch import Patch
 
-# The maps along one axis of interpolation with antialiasing: filters that grow with the factor of downscaling.
+# The maps along one axis of interpolation with antialiasing: filters whose width grows with the downscaling factor.
 
 _CUBIC = -0.5
 
@@ -62,14 +62,14 @@ _FILTERS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int]] = {
     "cubic": (_cubic, 4),
     "lanczos": (_lanczos, 6),
 }
-"""Per name the filter, and how many inputs wide it is where nothing is scaled down."""
+"""By name, the filter and its width in inputs without downscaling."""
 
 
 @tabulated
 def antialiased(
     name: str, input_size: int, output_size: int, align_corners: bool, scale: float | None, dtype: torch.dtype
 ) -> tuple[Shares, int]:
-    """Each output is a weighted mean over a window; the weights are those of the filter, divided by their sum."""
+    """Map each output to a weighted mean over a window; the weights are those of the filter, divided by their sum."""
     weigh, width = _FILTERS[name]
     step = scale_of(input_size, output_size, align_corners, scale, dtype)
     support = (width / 2) * step if step >= 1 else torch.tensor(width / 2, dtype=dtype)
@@ -148,7 +148,7 @@ AlongAxis = Callable[[torch.Tensor, int, int, int, int], torch.Tensor]
 
 
 def _inner(values: torch.Tensor, axis: int, size: int, before: int, after: int) -> torch.Tensor:
-    """What lies over the input itself; zero where a negative padding cut it off."""
+    """Return the part over the input itself; zero where negative padding cropped it."""
     kept = values.narrow(axis, max(before, 0), size + min(before, 0) + min(after, 0))
     if before >= 0 and after >= 0:
         return kept.clone(memory_format=torch.contiguous_format)
@@ -186,7 +186,7 @@ def _padding_gradient(along_axis: AlongAxis, axes: int) -> Callable[..., torch.T
             axis = values.dim() - 1 - number
             before, after = padding[2 * number : 2 * number + 2]
             values = along_axis(values, axis, given.shape[axis], before, after)
-        # The kernels for the CPU keep the format of the input, those for GPUs do not.
+        # CPU kernels keep the memory format of the input, GPU kernels do not.
         on_cpu = given.device.type == "cpu" and axes > 1
         memory_format = suggested_format(given) if on_cpu else torch.contiguous_format
         return values.to(given.dtype).contiguous(memory_format=memory_format)
@@ -234,26 +234,26 @@ def _padding_patch(kind: str, along_axis: AlongAxis, axes: int) -> Patch:
     )
 
 
-# Where `grid_sample` reads: coordinates of the grid as places of the input, with their derivatives, for each padding mode.
+# Where `grid_sample` reads: converts grid coordinates to places in the input, with derivatives, for each padding mode.
 #
 # The formulas, and the treatment of NaN and of coordinates beyond the range of an int, are those of PyTorch's kernels
 # (`GridSampler.h`).
 
 ZEROS, BORDER, REFLECTION = 0, 1, 2
-"""How `grid_sampler` numbers the modes of padding."""
+"""The padding modes, as numbered by `grid_sampler`."""
 _TOO_FAR = -100.0
-"""What the kernels put in the place of a coordinate that no int holds."""
+"""The kernels' replacement for a coordinate that does not fit into an int."""
 
 
 def unnormalized(coordinate: torch.Tensor, size: int, align_corners: bool) -> tuple[torch.Tensor, float]:
-    """From -1 ... 1 to places of an axis, and the derivative."""
+    """Convert coordinates in [-1, 1] to places on an axis; also returns the derivative."""
     if align_corners:
         return (coordinate + 1) / 2 * (size - 1), (size - 1) / 2
     return ((coordinate + 1) * size - 1) / 2, size / 2
 
 
 def padded(place: torch.Tensor, size: int, mode: int, align_corners: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where the mode of padding moves a place to, and by which factor the derivative changes."""
+    """Move a place according to the padding mode; also returns the factor of the derivative."""
     if mode == ZEROS:
         return place, torch.ones_like(place)
     factor = torch.ones_like(place)
@@ -267,7 +267,7 @@ def padded(place: torch.Tensor, size: int, mode: int, align_corners: bool) -> tu
 
 def _clipped(place: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
     inside = (place > 0) & (place < size - 1)
-    # What is NaN counts as at the lower border.
+    # NaN counts as being at the lower border.
     return torch.where(place > 0, place.clamp(max=size - 1), torch.zeros_like(place)), inside.to(place.dtype)
 
 
@@ -283,13 +283,13 @@ def _reflected(place: torch.Tensor, twice_low: int, twice_high: int) -> tuple[to
 
 
 BILINEAR, NEAREST, BICUBIC = 0, 1, 2
-"""How `grid_sampler` numbers its modes."""
+"""The interpolation modes, as numbered by `grid_sampler`."""
 Neighbour = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""Of one axis: the place (floating point, maybe outside), its weight, and the derivative of the weight by the coordinate."""
+"""On one axis: the place (floating point, maybe outside), its weight, and the weight's derivative by the coordinate."""
 
 
 def _neighbours(coordinate: torch.Tensor, size: int, mode: int, padding: int, align: bool) -> list[Neighbour]:
-    """The places of one axis that each point of the grid reads, in ascending order."""
+    """Find the places on one axis that each point of the grid reads, in ascending order."""
     place, slope = unnormalized(coordinate, size, align)
     if mode == BICUBIC:
         low = place.floor()
@@ -307,7 +307,7 @@ def _neighbours(coordinate: torch.Tensor, size: int, mode: int, padding: int, al
 def _corners(
     axes: list[list[Neighbour]], sizes: list[int]
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]]:
-    """Per corner the number of the place within a plane (that of no place: the plane's size), its weight, and the slopes per axis."""
+    """Yield, per corner, its number within a plane (outside: the plane's size), its weight, and its slopes per axis."""
     for corner in itertools.product(*axes):
         inside = torch.ones_like(corner[0][0], dtype=torch.bool)
         number = torch.zeros_like(corner[0][0], dtype=torch.int64)
@@ -339,7 +339,7 @@ def _grid_gradient(
     dtype = accumulation_dtype(given.dtype)
     batch, channels, *sizes = given.shape
     plane, points = math.prod(sizes), math.prod(grid.shape[1:-1])
-    # The last number of the grid belongs to the first axis of the image.
+    # The last coordinate in the grid belongs to the first axis of the image.
     coordinates = grid.to(dtype).reshape(batch, points, len(sizes)).unbind(-1)[::-1]
     axes = [_neighbours(one, size, mode, padding, align) for one, size in zip(coordinates, sizes, strict=True)]
     rows = grad_output.to(dtype).reshape(batch, channels, points).transpose(1, 2)
@@ -397,7 +397,7 @@ def _grid_supports(
 
 
 def _cudnn_gradient(given: torch.Tensor, grid: torch.Tensor, grad_output: torch.Tensor) -> tuple[Any, Any]:
-    """CuDNN's kernel is for bilinear sampling with zeros around and corners aligned, and gives both gradients."""
+    """Compute both gradients like cuDNN's kernel: for bilinear sampling with zero padding and aligned corners."""
     return _grid_gradient(grad_output, given, grid, BILINEAR, ZEROS, True, [True, True])
 
 

@@ -1,7 +1,7 @@
-"""Ops on tensors that are not plain: `resize_` of quantized ones, and the product of a sparse matrix and a dense one.
+"""Ops on tensors that are not plain: `resize_` of quantized tensors, and the product of a sparse and a dense matrix.
 
-What `resize_` adds to a quantized tensor gets the largest integer, as PyTorch fills those that are not quantized. On a GPU the
-product adds with atomic operations even in deterministic mode, where that of batches takes another algorithm of cuSPARSE: so a
+Elements that `resize_` adds to a quantized tensor get the largest integer, as PyTorch fills tensors of integers. On a GPU the
+product adds with atomics even in deterministic mode, while the batched product then uses another cuSPARSE algorithm: so a
 matrix is multiplied as a batch of one.
 """
 
@@ -15,11 +15,11 @@ import torch
 from determinism.frameworks.torch.patches.patch import Patch, deterministic_mode
 
 _INTEGERS = {torch.quint8: torch.uint8, torch.qint8: torch.int8, torch.qint32: torch.int32}
-"""Per quantized dtype that of the numbers it is stored as."""
+"""For each quantized dtype, the dtype of its stored integers."""
 
 
 def resize(target: torch.Tensor, size: list[int], *, memory_format: torch.memory_format | None = None) -> torch.Tensor:
-    """Change the shape; the storage grows where it must, and never shrinks."""
+    """Change the shape; the storage grows if necessary, and never shrinks."""
     if list(target.shape) == list(size):
         return target
     storage = target.untyped_storage()
@@ -55,14 +55,14 @@ def _resize_example(device: Any) -> tuple[Any, ...]:
 def sparse_product(
     added: torch.Tensor, sparse: torch.Tensor, dense: torch.Tensor, *, beta: Any = 1, alpha: Any = 1
 ) -> torch.Tensor:
-    """The product of a sparse and a dense matrix, times `alpha`, plus `beta` times another matrix."""
+    """Compute the product of a sparse and a dense matrix, times `alpha`, plus `beta` times another matrix."""
     if sparse.layout is torch.sparse_csr:
         sparse = sparse.to_sparse_coo()
     with deterministic_mode():
         product = torch.bmm(sparse.unsqueeze(0), dense.unsqueeze(0)).squeeze(0)
     if alpha != 1:
         product = product * alpha
-    # With a factor of 0, NaN and infinities are not added either.
+    # If `beta` is 0, NaNs and infinities in `added` are ignored, too.
     return product if beta == 0 else product + added * beta
 
 
@@ -116,7 +116,7 @@ PATCHES = (
     Patch(
         identity="sparse-mm",
         what="sparse.mm of a sparse and a dense matrix",
-        # The others, such as `mm`, call these.
+        # Other ops, such as `mm`, call these.
         overloads=("addmm", "addmm_", "addmm.out"),
         run=sparse_product,
         supports=_product_supports,

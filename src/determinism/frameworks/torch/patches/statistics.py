@@ -1,7 +1,7 @@
 """Counts, running sums and order statistics: `histc`, `bincount` with weights, `cumsum` of a single row, and `median`, `nanmedian` and `kthvalue`.
 
-The values of order statistics are unique; the index of one that comes more than once is what varies. A stable sort gives both: of several equal
-elements the first is taken.
+The values of order statistics are unique; only the index of a value that occurs more than once varies. A stable sort gives both, and takes the
+first of several equal elements.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from determinism.frameworks.torch.patches.patch import Patch
 
 
 def histc(given: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> torch.Tensor:
-    """Counts per bin. They are counted as integers, which gives the same in any order, and cast."""
+    """Count elements per bin. The counts are integers, which are the same in any order, and are then cast."""
     low, high = _range(given, min, max)
     values = given.reshape(-1)
     inside = (values >= low) & (values <= high)
@@ -40,7 +40,7 @@ def _histc_supports(given: torch.Tensor, bins: int = 100, min: float = 0, max: f
 
 
 def bincount(given: torch.Tensor, weights: torch.Tensor, minlength: int = 0) -> torch.Tensor:
-    """The sum of the weights of each number."""
+    """Sum up the weights of each number."""
     if given.numel() == 0:
         return torch.zeros(minlength, dtype=torch.int64, device=given.device)
     values = weights if weights.dtype == torch.float32 else weights.to(torch.float64)
@@ -64,21 +64,21 @@ def _bincount_example(device: Any) -> tuple[Any, ...]:
     return torch.zeros(2, dtype=torch.int64, device=device), torch.ones(2, device=device)
 
 
-# `cumsum` of a single row: in blocks, each summed by one group of threads, and each block's start added at the end. Stock kernels for GPUs
-# sum each of several rows in one order. A single row is cut into parts, and how sums of parts are passed on depends on timing, unless
-# deterministic mode asks for another kernel. So a single row is made into several.
+# `cumsum` of a single row: in blocks, each summed by one group of threads, and each block's start added at the end. If there are several rows,
+# stock GPU kernels sum each in a fixed order. A single row is cut into parts, and how their sums are passed on depends on timing, unless
+# deterministic mode selects another kernel. So a single row is made into several.
 
 BLOCK = 2048
 
 
 def cumsum(given: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Running sums of the only row that there is."""
+    """Compute the running sums of a single row."""
     kept = dtype or given.dtype
     return _summed(given.reshape(-1).to(accumulation_dtype(kept))).to(kept).view(given.shape)
 
 
 def _summed(row: torch.Tensor) -> torch.Tensor:
-    blocks = max(2, -(-len(row) // BLOCK))  # a second one, if only of zeros, makes them rows
+    blocks = max(2, -(-len(row) // BLOCK))  # at least two, the second maybe all zeros, so that there are several rows
     padded = row.new_zeros(blocks * BLOCK)
     padded[: len(row)] = row
     sums = torch.cumsum(padded.view(blocks, BLOCK), 1)
@@ -110,7 +110,7 @@ Selected = tuple[torch.Tensor, torch.Tensor]
 
 
 def _at(given: torch.Tensor, dim: int, ranks: Callable[[torch.Tensor], torch.Tensor], keepdim: bool) -> Selected:
-    """The elements of some rank, and where they stand; `ranks` gets how many along the dimension are NaN."""
+    """Return the elements of some rank and their indices; `ranks` gets the number of NaNs along the dimension."""
     if given.dim() == 0:
         return given.clone(), torch.zeros((), dtype=torch.int64, device=given.device)
     dim %= given.dim()
@@ -121,7 +121,7 @@ def _at(given: torch.Tensor, dim: int, ranks: Callable[[torch.Tensor], torch.Ten
 
 
 def median(given: torch.Tensor, dim: int, keepdim: bool = False) -> Selected:
-    """The lower median; the first NaN, where there is one."""
+    """Return the lower median, or the first NaN if there is one."""
     size = given.shape[dim] if given.dim() else 1
 
     def rank(missing: torch.Tensor) -> torch.Tensor:
@@ -131,13 +131,13 @@ def median(given: torch.Tensor, dim: int, keepdim: bool = False) -> Selected:
 
 
 def nanmedian(given: torch.Tensor, dim: int, keepdim: bool = False) -> Selected:
-    """The lower median of what is not NaN; NaN where nothing else is there."""
+    """Return the lower median, ignoring NaNs; NaN if there is nothing else."""
     size = given.shape[dim] if given.dim() else 1
     return _at(given, dim, lambda missing: ((size - missing - 1) // 2).clamp(min=0), keepdim)
 
 
 def kthvalue(given: torch.Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Selected:
-    """The k-th smallest element; NaN counts as larger than any number."""
+    """Return the k-th smallest element; NaN counts as larger than any number."""
     return _at(given, dim, lambda missing: torch.full_like(missing, k - 1), keepdim)
 
 
@@ -162,7 +162,7 @@ def _patch(name: str, overload: str, run: Any, supports: Any, *parameters: int) 
     return Patch(
         identity=name,
         what=f"{name} with indices",
-        # The functional overload has no kernel of its own on any device: it calls this one.
+        # The functional overload has no kernel of its own on any device; it calls this one.
         overloads=(overload,),
         run=run,
         supports=supports,
