@@ -42,7 +42,7 @@ void each_tensor(const c10::IValue& value, Function function) {
 
 // Whether a tensor belongs to a compiler or an exporter, and has only a shape.
 bool is_without_values(const at::Tensor& tensor) {
-  const Gil gil;
+  const GilGuard gil;
   const py::object type = py::type::of(tensor_object(tensor));
   const py::object module = type.attr("__module__");
   return py::isinstance<py::str>(module) && module.cast<std::string>().rfind("torch._subclasses.", 0) == 0;

@@ -60,7 +60,7 @@ class DeviceQueue {
     void* const event = known_event != events_.end() ? known_event->second : reinterpret_cast<void*>(event_of_stream_().cast<uintptr_t>());
     if (known_event == events_.end()) events_[stream] = event;
     if (cells(cursor_)[1] + count > entries_) {
-      const Apart apart;
+      const IsolationGuard apart;
       py::handle(ring_).attr("make_room")(count);
     }
     if (known_batch_ != cells(cursor_)[2]) {
@@ -124,7 +124,7 @@ class DeviceQueue {
         continue;
       }
       if ((copied += length) > most_copied_) return false;
-      const Apart apart;
+      const IsolationGuard apart;
       copies.push_back(tensor.contiguous());
       blocks.push_back({reinterpret_cast<int64_t>(copies.back().const_data_ptr()), static_cast<int64_t>(length)});
     }

@@ -89,8 +89,8 @@ pid_t registered_in = 0;
 // interrupt by the user, came from outside, and is raised in the program as soon as its own code runs again.
 void failed(Recorder& recorder, const Op& op, const std::exception_ptr& error) noexcept {
   try {
-    const Gil gil;
-    const Apart apart;
+    const GilGuard gil;
+    const IsolationGuard apart;
     const std::string name = op.overload.empty() ? op.name : op.name + "." + op.overload;
     try {
       std::rethrow_exception(error);
@@ -143,14 +143,14 @@ bool begin_native(Context& context, c10::ArrayRef<const c10::IValue> inputs) {
   if (op.non_blocking_at >= 0 && inputs[op.non_blocking_at].isBool() && inputs[op.non_blocking_at].toBool() && has_device(inputs)) return false;
   if (op.is(DRAWS) && !context.generator.has_value()) context.generator = default_generator(device, inputs);
   {
-    const Gil gil;
-    const Inside inside;
+    const GilGuard gil;
+    const HiddenGuard inside;
     if (context.generator.has_value()) context.state = recorder.state_of(*context.generator);
     auto& numbers = context.stream->arguments();
     const Digest key = words.key();
     auto found = numbers.find(key);
     if (found == numbers.end()) {
-      const Apart apart;
+      const IsolationGuard apart;
       const auto [args, kwargs] = arguments_of(op, inputs);
       const int32_t number = py::handle(recorder.owner).attr("native_arguments")(py::handle(op.known), args, kwargs).cast<int32_t>();
       found = numbers.emplace(key, number).first;
@@ -196,8 +196,8 @@ bool begin_native(Context& context, c10::ArrayRef<const c10::IValue> inputs) {
 }
 
 void begin_python(Context& context, c10::ArrayRef<const c10::IValue> inputs) {
-  const Gil gil;
-  const Apart apart;
+  const GilGuard gil;
+  const IsolationGuard apart;
   const auto [args, kwargs] = arguments_of(*context.op, inputs);
   py::object call = py::handle(context.recorder->owner).attr("native_before")(py::handle(context.op->known), args, kwargs);
   context.call = call.release().ptr();
@@ -236,7 +236,7 @@ Output value_output(Stream& stream, py::handle owner, const py::object& value) {
     if (data == nullptr) throw py::error_already_set();
     return {stream.value_layout(), digest_of(data, static_cast<size_t>(size))};
   }
-  const Apart apart;
+  const IsolationGuard apart;
   const py::tuple found = owner.attr("native_value")(value);
   return {found[0].cast<int32_t>(), from_bytes(found[1])};
 }
@@ -268,8 +268,8 @@ void end_native(Context& context, c10::ArrayRef<c10::IValue> outputs) {
   }
   bool has_overlapped = !context.watched.empty() && are_changed(context, written);
 
-  const Gil gil;
-  const Inside inside;
+  const GilGuard gil;
+  const HiddenGuard inside;
   Pending pending;
   if (!asked.empty()) stream.digest(on_device, asked, pending, [&](size_t number, const Digest& digest) { made[asked[number]].digest = digest; });
   for (const Used& used : context.used) has_overlapped |= used.is_overlapped();
@@ -280,7 +280,7 @@ void end_native(Context& context, c10::ArrayRef<c10::IValue> outputs) {
   std::vector<StorageState*> states(written.size(), nullptr);
   for (size_t at = 0; at < written.size(); ++at) {
     if (special[at]) {
-      const Apart apart;
+      const IsolationGuard apart;
       const bool is_digested = !has_no_values && std::find(op.workspaces.begin(), op.workspaces.end(), static_cast<int>(at)) == op.workspaces.end();
       const py::tuple found = owner.attr("native_output")(tensor_object(written[at]), is_digested);
       made[at] = {found[0].cast<int32_t>(), from_bytes(found[1])};
@@ -322,8 +322,8 @@ void end_native(Context& context, c10::ArrayRef<c10::IValue> outputs) {
 }
 
 void end_python(Context& context, c10::ArrayRef<c10::IValue> outputs) {
-  const Gil gil;
-  const Apart apart;
+  const GilGuard gil;
+  const IsolationGuard apart;
   py::object result = py::none();
   if (outputs.size() == 1) {
     result = torch::jit::toPyObject(outputs[0]);
@@ -372,16 +372,16 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
     context->exceptions = std::uncaught_exceptions();
     if (way == Way::RECORD) {
       if (recorder->is_asleep && !recorder->is_active) {
-        const Gil gil;
-        const Apart apart;
+        const GilGuard gil;
+        const IsolationGuard apart;
         py::handle(recorder->owner).attr("is_ready")();
         if (!recorder->is_active) return nullptr;
       }
       context->stream = recorder->stream.get();
       context->has_autograd = op->has_autograd && has_autograd(keys);
       if (!op->is_learned) {
-        const Gil gil;
-        const Apart apart;
+        const GilGuard gil;
+        const IsolationGuard apart;
         if (!op->is_learned) learn(*op, *recorder);
       }
       if (op->is(IGNORED)) {
@@ -423,8 +423,8 @@ void end(const at::RecordFunction& function, at::ObserverContext* observed) {
       end_python(context, outputs());
     } else if (is_recorded && context.mode == Mode::VIEW && thread.is_own) {
       if (static_cast<int64_t>(at::sequence_number::peek()) != recorder.links.last) {
-        const Gil gil;
-        const Inside inside;
+        const GilGuard gil;
+        const HiddenGuard inside;
         recorder.link_view();
       }
     }
@@ -432,7 +432,7 @@ void end(const at::RecordFunction& function, at::ObserverContext* observed) {
     failed(recorder, *context.op, std::current_exception());
   }
   if (context.call != nullptr || !context.pending.empty()) {
-    const Gil gil;
+    const GilGuard gil;
     context.pending.clear();
     Py_XDECREF(std::exchange(context.call, nullptr));
   }

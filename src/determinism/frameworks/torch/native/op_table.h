@@ -67,7 +67,7 @@ class Ops {
  private:
   // The GIL protects the table: our own lock could be held by another thread at a fork, and then never be released in the child.
   Op* add(const c10::OperatorName& qualified, uint64_t removed) {
-    const Gil gil;
+    const GilGuard gil;
     Op*& place = ops_[qualified.name + "." + qualified.overload_name];
     if (place != nullptr && place->num_removed == removed) return place;
     // The old object stays: running ops and numbers refer to it.

@@ -16,7 +16,7 @@ bool escape(Recorder& recorder, const py::handle& object, int32_t op) {
   const at::Tensor& tensor = THPVariable_Unpack(object.ptr());
   if (!is_simple(tensor)) return false;
   Looked<1> looked;
-  const Plain plain;
+  const DispatchGuard plain;
   recorder.look_at(looked, tensor, READ);
   looked.digest(*recorder.stream);
   Pending none;
@@ -35,7 +35,7 @@ int64_t hold(Recorder& recorder, const py::list& tensors, int32_t op, int32_t ar
   c10::SmallVector<Digest, 4> states;
   for (const py::handle state : generators) states.push_back(from_bytes(state));
   Looked<64> looked;
-  const Plain plain;
+  const DispatchGuard plain;
   for (const py::handle tensor : tensors) recorder.look_at(looked, unpacked(tensor), READ);
   looked.digest(*recorder.stream);
   return recorder.append_outside(STATE, op, arguments, looked, states);
@@ -66,7 +66,7 @@ bool module_returned(Recorder& recorder, int32_t op, const py::sequence& given, 
   if (own_recorder() != &recorder) return false;
   if (!recorder.is_active || recorder.is_busy || recorder.is_waiting || recorder.asks_python || recorder.stream == nullptr) return false;
   Stream& stream = *recorder.stream;
-  const Plain plain;
+  const DispatchGuard plain;
   Looked<4> looked, returned;
   for (const auto& [some, tensors] : {std::pair(&looked, &given), std::pair(&returned, &made)})
     for (const py::handle object : *tensors) {
@@ -180,7 +180,7 @@ py::object bytes_of(const StorageState& state) {
   auto storage = state.reference.lock();
   if (!storage || !(storage->device_type() == c10::kCPU || storage->device_type() == digesting_devices)) return py::none();
   const int64_t length = static_cast<int64_t>(storage->nbytes());
-  const Plain plain;
+  const DispatchGuard plain;
   const DispatchKey key = storage->device_type() == c10::kCPU ? DispatchKey::CPU : DispatchKey::CUDA;
   at::Tensor tensor =
       at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)), DispatchKeySet(key), caffe2::TypeMeta::Make<uint8_t>());

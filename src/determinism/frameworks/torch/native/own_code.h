@@ -32,16 +32,16 @@ thread_local ThreadState thread_state;
 
 // Holds the GIL, with Python's current error set aside. Dynamo, which compiles every new Python frame while it is switched on,
 // is off meanwhile: our own frames are not the program's.
-class Gil {
+class GilGuard {
  public:
-  Gil() : was_held_(is_held()), state_(was_held_ ? PyGILState_LOCKED : PyGILState_Ensure()) {
+  GilGuard() : was_held_(is_held()), state_(was_held_ ? PyGILState_LOCKED : PyGILState_Ensure()) {
     PyErr_Fetch(&type_, &value_, &traceback_);
     if (_PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) != _PyEval_EvalFrameDefault) {
       compiler_ = set_compiler(Py_None);
       if (compiler_ == nullptr) PyErr_Clear();
     }
   }
-  ~Gil() {
+  ~GilGuard() {
     if (compiler_ != nullptr) {
       PyErr_Clear();
       Py_XDECREF(set_compiler(compiler_));
@@ -50,8 +50,8 @@ class Gil {
     PyErr_Restore(type_, value_, traceback_);
     if (!was_held_) PyGILState_Release(state_);
   }
-  Gil(const Gil&) = delete;
-  Gil& operator=(const Gil&) = delete;
+  GilGuard(const GilGuard&) = delete;
+  GilGuard& operator=(const GilGuard&) = delete;
 
  private:
   // Whether this thread holds the GIL: it does for most ops, and this check takes a tenth of the time of `PyGILState_Ensure`.
@@ -76,22 +76,22 @@ class Gil {
 };
 
 // Python code that we run may trigger garbage collection, which may run ops.
-struct Inside {
-  Inside() { ++thread_state.inside; }
-  ~Inside() { --thread_state.inside; }
-  Inside(const Inside&) = delete;
-  Inside& operator=(const Inside&) = delete;
+struct HiddenGuard {
+  HiddenGuard() { ++thread_state.inside; }
+  ~HiddenGuard() { --thread_state.inside; }
+  HiddenGuard(const HiddenGuard&) = delete;
+  HiddenGuard& operator=(const HiddenGuard&) = delete;
 };
 
 // Shields our own ops from what the program has switched on: they run below autograd, autocast, modes and transforms.
-class Plain {
+class DispatchGuard {
  public:
-  Plain() : guard_(included(), excluded()), functions_(at::impl::PythonTorchFunctionTLS::get_disabled_state()) {
+  DispatchGuard() : guard_(included(), excluded()), functions_(at::impl::PythonTorchFunctionTLS::get_disabled_state()) {
     at::impl::PythonTorchFunctionTLS::set_disabled_state(at::impl::TorchFunctionDisabledState::ALL_DISABLED);
   }
-  ~Plain() { at::impl::PythonTorchFunctionTLS::set_disabled_state(functions_); }
-  Plain(const Plain&) = delete;
-  Plain& operator=(const Plain&) = delete;
+  ~DispatchGuard() { at::impl::PythonTorchFunctionTLS::set_disabled_state(functions_); }
+  DispatchGuard(const DispatchGuard&) = delete;
+  DispatchGuard& operator=(const DispatchGuard&) = delete;
 
  private:
   static DispatchKeySet hidden() {
@@ -103,7 +103,7 @@ class Plain {
   static DispatchKeySet excluded() { return c10::impl::tls_local_dispatch_key_set().excluded_ | hidden(); }
   c10::impl::ForceDispatchKeyGuard guard_;
   at::impl::TorchFunctionDisabledState functions_;
-  Inside inside_;
+  HiddenGuard inside_;
 };
 
 // Used around ops that we call, and Python code that may call some: hides them from profilers and from what the program has switched on.
@@ -111,21 +111,21 @@ class Plain {
 //
 // The lists are behind a PyTorch lock, on which a child would wait forever if another thread held it at the fork. A forking thread holds
 // the GIL, so our code takes the lock only with the GIL held.
-class Apart {
+class IsolationGuard {
  public:
-  Apart() {
-    const Gil gil;
+  IsolationGuard() {
+    const GilGuard gil;
     guard_.emplace();
   }
-  ~Apart() {
-    const Gil gil;
+  ~IsolationGuard() {
+    const GilGuard gil;
     guard_.reset();
   }
-  Apart(const Apart&) = delete;
-  Apart& operator=(const Apart&) = delete;
+  IsolationGuard(const IsolationGuard&) = delete;
+  IsolationGuard& operator=(const IsolationGuard&) = delete;
 
  private:
-  const Plain plain_;
+  const DispatchGuard plain_;
   std::optional<at::DisableRecordFunctionGuard> guard_;
 };
 

@@ -434,7 +434,7 @@ Digest digest_tensor(const at::Tensor& tensor) {
   if (length == 0) return digest_of("", 0);
   const size_t storage_bytes = tensor.storage().nbytes();
   if (!is_block(tensor)) {
-    const Apart apart;
+    const IsolationGuard apart;
     const at::Tensor block = tensor.contiguous();
     return digest_of(block.const_data_ptr(), length);
   }
@@ -468,7 +468,7 @@ Digest Recorder::state_of(at::Generator& generator) {
         then.next_ == engine.next_ && then.state_ == engine.state_ && known.next_float == now.next_float && known.next_double == now.next_double)
       return known.digest;
   }
-  const Plain plain;
+  const DispatchGuard plain;
   now.generator = generator.unsafeGetGeneratorImpl();
   now.seed = seed_of(generator);
   if (now.seed.has_value() && known.generator == now.generator && known.seed == now.seed) return known.digest;
@@ -501,7 +501,7 @@ bool Recorder::look_at(Context& context, const at::Tensor& tensor, int8_t access
     if constexpr (requires { context.watched; })
       if (is_watched && !is_on_device(tensor)) context.watched.emplace_back(context.digests.size(), tensor);
     if (!state.lifted.is_none() && is_on_device(tensor)) {
-      const Apart apart;
+      const IsolationGuard apart;
       const py::tuple lifted = state.lifted;
       const py::tuple found = py::handle(owner).attr("native_lifted")(tensor_object(tensor), lifted[1]);
       if (lifted[0].template cast<int32_t>() == layout.number && found[1].template cast<bool>()) record = EXTERNAL;
@@ -519,7 +519,7 @@ bool Recorder::look_at(Context& context, const at::Tensor& tensor, int8_t access
   }
   context.edges.push_back({record, state.output, access, layout.number});
   if (must_tell_of_leaf(tensor, state)) {
-    const Apart apart;
+    const IsolationGuard apart;
     const bool is_parameter = py::handle(owner).attr("native_leaf_read")(tensor_object(tensor)).template cast<bool>();
     if (is_parameter)
       state.parameter.emplace(c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>(tensor.getIntrusivePtr()));
@@ -572,7 +572,7 @@ bool are_own(const py::list& tensors) {
 py::tuple look_at_each(Recorder& recorder, const py::list& tensors, size_t from, size_t known_inputs) {
   Looked<64> looked;
   if (recorder.stream == nullptr) throw std::runtime_error("the recorder has no stream: it has not begun, or has ended");
-  const Plain plain;
+  const DispatchGuard plain;
   for (; from < tensors.size(); ++from) {
     const at::Tensor& tensor = unpacked(tensors[from]);
     if (!is_simple(tensor)) break;

@@ -29,7 +29,7 @@ class Stream {
     }
     py::list objects(tensors.size());
     for (size_t number = 0; number < tensors.size(); ++number) objects[number] = tensor_object(tensors[number]);
-    const Apart apart;
+    const IsolationGuard apart;
     const py::list found = python().attr("digests").attr("of_each")(objects);
     for (size_t number = 0; number < tensors.size(); ++number) {
       const py::object digest = found[number];
@@ -62,7 +62,7 @@ class Stream {
 
   StorageState& state(const at::Tensor& tensor) {
     return storages.state(tensor, [&] {
-      const Apart apart;
+      const IsolationGuard apart;
       return python().attr("storages").attr("is_shared")(tensor_object(tensor)).cast<bool>();
     });
   }
@@ -83,7 +83,7 @@ class Stream {
     const Digest key = view_of(*tensor.unsafeGetTensorImpl(), false, 0).key();
     const auto found = layouts_without_storage_.find(key);
     if (found != layouts_without_storage_.end()) return found->second;
-    const Apart apart;
+    const IsolationGuard apart;
     const int32_t made = python().attr("layouts").attr("number_without_storage")(tensor_object(tensor)).cast<int32_t>();
     if (layouts_without_storage_.size() >= MOST_KEYS) layouts_without_storage_.clear();
     layouts_without_storage_.emplace(key, made);
@@ -154,7 +154,7 @@ class Stream {
   Layout known_layout(const at::Tensor& tensor, const Digest& key, size_t storage_bytes) {
     auto found = layouts_.find(key);
     if (found != layouts_.end()) return found->second;
-    const Apart apart;
+    const IsolationGuard apart;
     const py::object known = python().attr("storages").attr("look")(tensor_object(tensor));
     const Layout made{known[py::int_(1)].attr("number").cast<int32_t>(), tensor.nbytes() == storage_bytes};
     if (layouts_.size() >= MOST_KEYS) layouts_.clear();
@@ -185,7 +185,7 @@ class Stream {
     const size_t index = device.has_index() ? static_cast<size_t>(device.index()) : 0;
     if (index < queues_.size() && queues_[index].is_known) return queues_[index].queue;
     if (index >= queues_.size()) queues_.resize(index + 1);
-    const Apart apart;
+    const IsolationGuard apart;
     const py::object queue = python().attr("queue_of")(py::reinterpret_steal<py::object>(THPDevice_New(device)));
     if (queue.ptr() == Py_False) return nullptr;
     queues_[index] = {true, queue, queue.is_none() ? nullptr : queue.cast<DeviceQueue*>()};

@@ -29,7 +29,7 @@ Recorder* recorder_of_thread(ThreadState& thread) {
   if (thread.recorder != nullptr || thread.was_asked) return thread.recorder;
   if (!torch::autograd::get_current_node()) return nullptr;
   thread.was_asked = true;
-  const Gil gil;
+  const GilGuard gil;
   if (threads_of_python == nullptr) return nullptr;
   const py::object recorder = py::handle(threads_of_python).attr("recorder")();
   if (!recorder.is_none()) thread.recorder = recorder.attr("native").cast<Recorder*>();
