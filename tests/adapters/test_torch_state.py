@@ -299,10 +299,10 @@ def with_surroundings(state: State, **changes: Any) -> State:
 @pytest.mark.parametrize(
     ("changes", "word", "reason"),
     [
-        ({"rank": 1}, "rank", "it is of rank 1, and this is rank 0"),
-        ({"ranks": 4}, "ranks", "a run with 4 ranks, and here are 1"),
-        ({"devices": {"cuda": 9}}, "devices", "9 devices of kind cuda, and here are"),
-        ({"versions": {"torch": "1.9.0"}}, "versions", "captured with torch 1.9.0, and here is"),
+        ({"rank": 1}, "rank", "captured by rank 1, but this is rank 0"),
+        ({"ranks": 4}, "ranks", "captured with 4 ranks, but there are 1 here"),
+        ({"devices": {"cuda": 9}}, "devices", "9 devices of kind cuda, but there are"),
+        ({"versions": {"torch": "1.9.0"}}, "versions", "captured with torch 1.9.0, but"),
     ],
 )
 def test_a_state_from_elsewhere_is_refused_and_changes_nothing(changes: dict[str, Any], word: str, reason: str) -> None:
@@ -327,7 +327,7 @@ def test_all_reasons_are_told_at_once() -> None:
         "4 ranks",
         "own was a torch.Generator on cpu",
         "state['best']",
-        "nothing of it was captured",
+        "other was given, but was not captured",
     ):
         assert text in caught.value.message
 
@@ -338,7 +338,7 @@ def test_generators_that_are_not_registered_again_are_missed() -> None:
     state = capture()
     seeds.unregister("augmentation")
 
-    with pytest.raises(StateError, match="'augmentation', and here is none"):
+    with pytest.raises(StateError, match="'augmentation', but there is none here"):
         restore(state)
     restore(state, allow=["registered"])
 
@@ -378,7 +378,7 @@ def test_a_distributed_checkpoint_of_other_ranks_is_refused(monkeypatch: pytest.
     saved = Checkpointed().state_dict()
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(StateError, match="holds states of rank-0, and this is rank-1"):
+    with pytest.raises(StateError, match="holds states of rank-0, but this is rank-1"):
         Checkpointed().load_state_dict(saved)
 
 
