@@ -218,7 +218,7 @@ def test_persistent_workers_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("change", "reason"),
-    [({"num_workers": 1}, "num_workers was 0, and here is 1"), ({"batch_size": 3}, "batch_size was 2, and here is 3")],
+    [({"num_workers": 1}, "num_workers was 0, but is 1 here"), ({"batch_size": 3}, "batch_size was 2, but is 3 here")],
 )
 def test_another_loader_is_refused(change: dict[str, Any], reason: str) -> None:
     data = TensorDataset(torch.arange(6.0))
@@ -239,7 +239,7 @@ def test_a_loader_with_fewer_batches_says_so() -> None:
     state = capture(loader=first)
     shorter = of(2)
     restore(state, loader=shorter)
-    with pytest.raises(StateError, match="had consumed 3 batches of the epoch, but the loader gives 2"):
+    with pytest.raises(StateError, match="had consumed 3 batches of the epoch, but the loader yields only 2"):
         next(iter(shorter))
 
 

@@ -1,4 +1,4 @@
-"""`determinism lint`: what will make runs differ, before anything runs."""
+"""`determinism lint`: find what will make runs differ, before anything runs."""
 
 from __future__ import annotations
 
