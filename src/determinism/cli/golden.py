@@ -1,4 +1,4 @@
-"""`determinism golden` and `bisect`: commit the digests of each step, check runs against them, find what changed them."""
+"""`determinism golden` and `bisect`: commit digests of each step, check runs against them, find what changed them."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class ShortRuns:
 
 @dataclass
 class FirstStart:
-    """The state from which the first run started, if later runs read leftovers; experiments start from it if possible."""
+    """The state from which the first run started, if later runs read leftovers; experiments try to start from it."""
 
     omitted: frozenset[str]
     """Files omitted from copies of the working directory so that they are as that run found it; empty if impossible."""

@@ -133,7 +133,7 @@ def _parent(process: int) -> int:
 
 
 def _seconds_in_queue(process: int) -> float:
-    """Return how long a process's main thread waited for a processor (Linux: Documentation/scheduler/sched-stats.rst)."""
+    """Return how long the main thread waited for a processor (Linux: Documentation/scheduler/sched-stats.rst)."""
     words = _read(process, "schedstat").split()
     return int(words[1]) / 1e9 if len(words) > 1 else 0.0
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _EARLIER_RUNS_VARIABLE = "DETERMINISM_EARLIER_RUNS"
 _FIRST_RUN = "-"
-"""The variable and its value in the first run of a check; written by `run_spec.py`, whose import takes too long here."""
+"""The variable and its value in the first run of a check; set by `run_spec.py`, which takes too long to import here."""
 
 WRITE_EVENT = "determinism.write"
 """Audit event, with the path, for a file that is about to be written by code that Python does not audit."""

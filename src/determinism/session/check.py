@@ -123,7 +123,7 @@ def compare_over(
 
 
 def _how_to_search(comparison: Comparison) -> str | None:
-    """Say that stored runs are only compared, and which command searches for the cause; None if there is no difference."""
+    """Say that stored runs are only compared, and which command searches for the cause; None without a difference."""
     commands = {tuple(run.command) for run in comparison.runs}
     if comparison.first_divergence is None or commands == {()}:
         return None

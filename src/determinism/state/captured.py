@@ -48,7 +48,7 @@ class StateKeeper(Protocol):
         """Restore a state in a generator of the same kind."""
 
     def to_array(self, thing: Any) -> tuple[ndarray[Any, Any], dict[str, Any]] | None:
-        """Return a copy of a tensor as an array, and a description for `from_array`; None if `thing` is not a tensor."""
+        """Return a tensor's copy as an array, and a description for `from_array`; None if `thing` is not a tensor."""
 
     def from_array(self, array: ndarray[Any, Any], description: dict[str, Any]) -> Any:
         """Return the tensor, on the CPU."""
