@@ -159,7 +159,7 @@ def _tables(
     common = {key: value for key, value in found.items() if not isinstance(value, dict)}
     for key, value in common.items():
         if key not in every:
-            raise _unknown(file, f"[tool.{TOOL}]: {key}", key, sorted(every), "option of a subcommand")
+            raise _unknown(file, f"[tool.{TOOL}]: {key}", key, sorted(every), "an option of a subcommand")
         if isinstance(value, bool) not in every[key]:
             is_switch = every[key] == {True}
             form = "is a switch, so write true or false" if is_switch else "takes a value, not true or false"
@@ -171,14 +171,14 @@ def _tables(
             if path in every and not any(name.startswith(f"{path}.") for name in commands):
                 owner = next(name for name, command in commands.items() if path in options_of(command))
                 raise click.UsageError(
-                    f"{file}, [tool.{TOOL}.{path}] names no subcommand; {path} is an option of one. "
+                    f"{file}, [tool.{TOOL}.{path}] is not a subcommand; {path} is an option of one. "
                     f"Write [tool.{TOOL}.{owner}.{path}]."
                 )
-            raise _unknown(file, f"[tool.{TOOL}.{path}]", path, list(commands), "subcommand")
+            raise _unknown(file, f"[tool.{TOOL}.{path}]", path, list(commands), "a subcommand")
         known = options_of(commands[path])
         for key in table:
             if key not in known:
-                what = f"option of `{TOOL} {path.replace('.', ' ')}`"
+                what = f"an option of `{TOOL} {path.replace('.', ' ')}`"
                 raise _unknown(file, f"[tool.{TOOL}.{path}]: {key}", key, list(known), what)
         yield path, table
 
@@ -214,7 +214,7 @@ def _unknown(file: Path, place: str, name: str, known: list[str], what: str) -> 
 
     near = get_close_matches(name, known, n=1)
     hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(known)}."
-    return click.UsageError(f"{file}, {place} names no {what}. {hint}")
+    return click.UsageError(f"{file}, {place} is not {what}. {hint}")
 
 
 class ConfiguredCommand(click.Command):
