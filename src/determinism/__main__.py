@@ -1,4 +1,4 @@
-"""The command `determinism`, also as `python -m determinism`: one file per subcommand; `bisect` is in that of `golden`."""
+"""The command `determinism`, also `python -m determinism`: one file per subcommand; `bisect` is in that of `golden`."""
 
 from __future__ import annotations
 

@@ -654,7 +654,7 @@ class Check:
         """Make more runs while they are equal, if the program does racy work."""
         extra = 0
         if comparison.verdict is Verdict.SAME and self.request.num_runs is None:
-            # Only for equal runs: a difference that two runs show presumably comes each time and takes few to explain.
+            # Only for equal runs: a difference that two runs show presumably recurs, and few runs explain it.
             script = script_of(self.request.command)
             rules = [] if script is None else timed_rules(script, TIMED_RULES)
             self._timed = timed_work(traces[0], rules)

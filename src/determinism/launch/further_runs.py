@@ -109,7 +109,7 @@ class FirstStart:
 
     @classmethod
     def of(cls, series: RunSeries) -> FirstStart | None:
-        """Return it for the runs that a check has made; None if all started from the same state."""
+        """Return the state from which the first run of a check started; None if all started from the same state."""
         if all(one.cache is not None for one in series.leftovers):
             return None
         # Copies made from now on have later change times.

@@ -578,7 +578,7 @@ class Settings:
         return failed
 
 
-# `determinism.enable`: makes libraries deterministic that are imported now or later.
+# `determinism.enable`: makes libraries deterministic, whether they are imported already or later.
 
 
 def enable(

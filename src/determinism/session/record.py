@@ -224,9 +224,9 @@ def record(
         max_disk: Maximum size of a process's trace, in bytes. The oldest records are removed, and a ledger covers every
             step; with `values`, recording ends at the limit.
         paranoid: Whether to digest every input of every op, including those whose producer was recorded.
-        values: Number of elements to keep, at most, of each output of an op, so that `compare` can measure differences.
-        state_every: At level `step`, the number of steps between digests of parameters, buffers and optimizer state,
-            also digested at the first step and the end; batches, losses and gradients are at each step. PyTorch only.
+        values: Maximum number of elements to keep of each output of an op, so that `compare` can measure differences.
+        state_every: At level `step`, the number of steps between digests of parameters, buffers and optimizer state, with
+            others at the first step and the end; batches, losses and gradients are digested at each step. PyTorch only.
 
     Raises:
         UsageError: No supported framework is imported, the level does not exist, `values` or `state_every` is below 1, or a

@@ -255,7 +255,7 @@ def seed(
         The seeds, which make further generators, seed data loaders, and start the next epoch with `begin`.
 
     Raises:
-        UsageError: A number cannot identify a stream.
+        UsageError: An argument is unusable, such as a negative number.
         StateError: A framework's generators could not be seeded; all others were.
 
     Example:
@@ -284,7 +284,7 @@ def start(
         task: What the program is about to do.
 
     Raises:
-        UsageError: A number cannot identify a stream.
+        UsageError: An argument is unusable, such as a negative number.
     """
     launched = rank_of_environment() if rank is None else None
     streams = Streams(
@@ -451,7 +451,7 @@ class Seeds:
 
     Attributes:
         streams: The current place and the streams there.
-        master_was_drawn: Whether the master seed was drawn at random; then each process has its own, and shares no stream.
+        master_was_drawn: Whether the master seed was drawn at random. If so, each process has its own and shares nothing.
         registered: The generators that are seeded with everything else.
     """
 
@@ -481,7 +481,7 @@ class Seeds:
             **place: `epoch`, `task`, `rank` or `worker`; the others keep their values.
 
         Raises:
-            UsageError: A number cannot identify a stream.
+            UsageError: An argument is unusable, such as a negative number.
             StateError: A framework's generators could not be seeded.
         """
         self.streams = self.streams.moved(**place)
