@@ -1,7 +1,7 @@
 """Framework Determinism: makes deep-learning runs bit-exact from run to run, and finds out why they are not.
 
 Importing this package imports no framework; each name is loaded when it is first used.
-PYTEST_DONT_REWRITE: so pytest, which loads the plugin, does not warn where this package was imported before.
+PYTEST_DONT_REWRITE: keeps pytest, which loads the plugin, from warning if this package was imported before.
 """
 
 from __future__ import annotations
@@ -115,10 +115,10 @@ _MODULES = {
     "determinism.trace.schema": "Frame",
     "determinism.types": "Kind Level Verdict __version__",
 }  # fmt: skip
-"""Where the public names come from."""
+"""Public names by the module that defines them."""
 _PLACES = {name: module for module, names in _MODULES.items() for name in names.split()}
 _OWN_NAMES = {"CauseStatus": "Status", "Recording": "AdapterSession", "OpRule": "Status"}
-"""What is called otherwise where it comes from, since it is one of several of that name."""
+"""Names in the defining modules that differ from the public ones, because they are not unique."""
 
 __all__ = [
     "Audit", "Base", "Basis", "BatchFindings", "BatchKind", "BlindSpot", "Cause", "CauseStatus", "Comparison",
@@ -134,11 +134,11 @@ __all__ = [
 
 
 _IPYTHON = ("load_ipython_extension", "unload_ipython_extension")
-"""What IPython calls for `%load_ext determinism` and `%unload_ext determinism`."""
+"""Functions that IPython calls for `%load_ext determinism` and `%unload_ext determinism`."""
 
 
 if not TYPE_CHECKING:
-    # A type checker would take this for a promise that there is every name.
+    # A type checker would conclude that every name exists.
     def __getattr__(name: str) -> object:
         if name == "state":
             return import_module("determinism.state")
@@ -170,7 +170,7 @@ _GUESSES = {
     "use_deterministic_algorithms": "enable",
     "verify": "check",
 }
-"""What people are likely to call what is called otherwise here."""
+"""Names that users are likely to try, and the right names."""
 
 
 def _unknown(name: str) -> AttributeError:
@@ -180,7 +180,7 @@ def _unknown(name: str) -> AttributeError:
 
         meant = next(iter(get_close_matches(name, __all__, n=1)), None)
     hint = "" if meant is None else f". Did you mean determinism.{meant}?"
-    # Without `name` and `obj`: Python would add a guess of its own.
+    # Without `name` and `obj`, for which Python would add its own suggestion.
     return AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 

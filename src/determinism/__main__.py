@@ -1,4 +1,4 @@
-"""The command `determinism`, also as `python -m determinism`: one small file per subcommand; `bisect` is with `golden`."""
+"""The command `determinism`, also `python -m determinism`: one file per subcommand; `bisect` is in that of `golden`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def command() -> click.Group:
-    """The command with all subcommands; they are imported here, and none of them imports what only another one needs."""
+    """Return the command with all subcommands, which are imported here without the modules that each needs to run."""
     from determinism.cli import command_of
     from determinism.cli.audit import audit
     from determinism.cli.check import check
@@ -33,7 +33,7 @@ def command() -> click.Group:
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C ends it with a line of its own while its modules are imported, too."""
+    """Run the command line; Ctrl-C ends it with a message even while its modules are being imported."""
     try:
         from determinism.cli import run_command
 

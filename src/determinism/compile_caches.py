@@ -1,6 +1,7 @@
-"""The caches in which compilers keep from run to run what they made, and which of several kernels was the fastest.
+"""The caches in which compilers keep their output, and their choice of the fastest kernel, from run to run.
 
-Such a cache is a file of an earlier run like any other: a program that finds it filled may compute with another kernel than the run that filled it.
+Such a cache is like any other leftover of an earlier run: a program that finds it filled may use a different kernel
+than the run that filled it.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from pathlib import Path
 Environment = Mapping[str, str]
 
 FACT = "compile cache of "
-"""How the names of the facts of a run begin that say whether a cache was filled."""
+"""Prefix of facts of a run that say whether a cache was filled."""
 
 
 @dataclass(frozen=True)
 class CompileCache:
-    """One cache."""
+    """The cache of one compiler."""
 
     owner: str
-    """Whose it is, as people say it."""
+    """Name of the compiler."""
     variable: str
     """The environment variable that names its folder."""
     default: Callable[[Environment], str | None]
-    """Its folder where that is not set; None if there is none then."""
+    """Its folder if the variable is not set; None if there is none."""
 
     def folder(self, environ: Environment) -> Path | None:
-        """Where it lies, None if nothing is kept.
+        """Return the folder of the cache; None if nothing is cached.
 
         Args:
             environ: The environment of the program.
@@ -44,7 +45,7 @@ def _home(*parts: str) -> Callable[[Environment], str | None]:
 
 
 def _of_inductor(environ: Environment) -> str | None:
-    # As `torch._inductor.runtime.cache_dir_utils.default_cache_dir` does it.
+    # As in `torch._inductor.runtime.cache_dir_utils.default_cache_dir`.
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -72,11 +73,11 @@ COMPILE_CACHES = (
     CompileCache("DeepGEMM", "DG_JIT_CACHE_DIR", _home(".deep_gemm")),
     CompileCache("MIOpen", "MIOPEN_USER_DB_PATH", _home(".config", "miopen")),
 )
-"""Those whose folder an environment variable names, so that a run can be given empty ones."""
+"""Caches whose folder is named by an environment variable, so that a run can be given empty ones."""
 
 
 def compile_cache_facts(environ: Environment) -> dict[str, str]:
-    """For each cache that there can be, whether it is filled: `warm` or `empty`.
+    """Return whether each possible cache is filled: `warm` or `empty`.
 
     Args:
         environ: The environment of the program.
@@ -86,10 +87,10 @@ def compile_cache_facts(environ: Environment) -> dict[str, str]:
 
 
 def state_of_cache(folder: Path) -> str:
-    """Whether a cache is filled: `warm` or `empty`.
+    """Return whether a cache is filled: `warm` or `empty`.
 
     Args:
-        folder: Where it lies; it need not exist.
+        folder: Folder of the cache; it need not exist.
     """
     return "warm" if _is_filled(folder) else "empty"
 
@@ -103,7 +104,7 @@ def _is_filled(folder: Path) -> bool:
 
 
 def _holds_something(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a file, or a folder with anything in it: folders are made before anything is kept in them."""
+    """Whether an entry is a file or a non-empty folder: folders are created before anything is cached in them."""
     if not entry.is_dir(follow_symlinks=False):
         return True
     try:
@@ -114,10 +115,10 @@ def _holds_something(entry: os.DirEntry[str]) -> bool:
 
 
 def compile_cache_of(file: str, environ: Environment) -> CompileCache | None:
-    """The cache that a file lies in; None if in none.
+    """Return the cache that contains a file; None if there is none.
 
     Args:
-        file: Its absolute path.
+        file: Absolute path.
         environ: The environment of the program.
     """
     path = Path(file)
@@ -129,16 +130,16 @@ def compile_cache_of(file: str, environ: Environment) -> CompileCache | None:
 
 
 def own_cache() -> Path:
-    """The folder in which this tool keeps what it compiles: its native recorder, and its kernel for GPUs."""
+    """Return the folder in which this tool caches what it compiles: its native recorder and its kernel for GPUs."""
     folder = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(folder) / "determinism"
 
 
 def empty_caches(folder: Path) -> Iterator[tuple[str, str]]:
-    """The variables that give a run caches of its own, which are empty.
+    """Yield the variables that give a run its own empty caches.
 
     Args:
-        folder: A folder that is there for this run alone; each cache is made in it by whoever fills it.
+        folder: A folder for this run alone, in which each compiler creates its cache.
     """
     for cache in COMPILE_CACHES:
         yield cache.variable, str(folder / cache.owner.lower())

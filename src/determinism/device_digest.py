@@ -1,31 +1,32 @@
-"""The digest of tensors on an accelerator: what it is, in plain integer arithmetic. Kernels are tested against this.
+"""The digest of tensors on an accelerator, defined in plain integer arithmetic. Kernels are tested against this.
 
-XXH3 reads bytes one after the other, which a GPU cannot do fast. This digest is a sum, so any number of threads may take
-any part of the bytes in any order, on any device, and the result is the same: addition of integers modulo 2**64 has no
-order. It is the digest of the bytes of the elements and of their number; not of dtype, shape or strides.
+XXH3 reads bytes sequentially, which is slow on a GPU. This digest is a sum, so any number of threads may process any
+parts of the bytes in any order, on any device, with the same result: addition of integers modulo 2**64 does not depend
+on order. It covers the bytes of the elements and their number; not dtype, shape or strides.
 
-Definition. The bytes are filled up with zeros to whole *tiles* of 16,384 bytes. A tile has 8 rows of 128 *lanes* of 2 words
-of 8 bytes; a word is a low and a high half, each a signed integer of 32 bits, little-endian. The 16 words of one lane give
+Definition. The bytes are padded with zeros to whole *tiles* of 16,384 bytes. A tile has 8 rows of 128 *lanes* of 2
+words of 8 bytes; a word is a low and a high half, each a signed 32-bit integer, little-endian. The 16 words of one lane
+give
 
     first  = sum over i of (low[i] + KEYS[2 i])     * (high[i] + KEYS[2 i + 1])
     second = sum over i of (low[i] + KEYS[2 i + 2]) * (high[i] + KEYS[2 i + 3])
 
-where i = 2 row + word, the additions within the brackets wrap to signed 32 bits, products are signed with 64 bits, and sums
+where i = 2 row + word, the additions within the brackets wrap to signed 32 bits, products are signed 64-bit, and sums
 are modulo 2**64. Lane `l` of tile `t` has the number n = 128 t + l + 1. With `mix`, a bijection of 64-bit numbers,
 
     A = mix(length + SECOND_STEP) + sum over lanes of mix(first  + n FIRST_STEP)
     B = mix(length + FIRST_STEP)  + sum over lanes of mix(second + n SECOND_STEP)
 
-modulo 2**64, and the digest is A, then B, little-endian.
+modulo 2**64, and the digest is A followed by B, little-endian.
 
-What it detects. Tensors that differ in one aligned group of 4 bytes only (one float32, a flipped bit anywhere) differ in
-their digests for certain: that half's two partners cannot both be zero, since neighbouring keys differ, so `first` or `second` of
-one lane differs, and `mix` keeps that. So do tensors that differ in nothing but zeros at the end. Any other pair of tensors
-that was not made with the keys in mind shares a digest with a probability of about 2**-62: for random keys 2**-31 for each
-of `first` and `second` of a lane (the almost-universal hash NH with signed numbers and shifted keys, from UMAC: Black,
-Halevi, Krawczyk, Krovetz and Rogaway, CRYPTO 1999), and about 2**-64 for each sum over lanes, whose terms
-the finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014) scatters; the latter is observed and not proven. The keys are
-public, so it is no protection against somebody who wants two tensors to collide.
+Detection. Tensors that differ in only one aligned group of 4 bytes (one float32, a flipped bit anywhere) always have
+different digests: the two partners of that half cannot both be zero, since neighbouring keys differ, so `first` or
+`second` of one lane differs, and `mix` preserves that. The same holds for tensors that differ only in zeros at the end.
+Any other pair of tensors, unless constructed from the keys, shares a digest with a probability of about 2**-62: for
+random keys, 2**-31 for each of `first` and `second` of a lane (the almost-universal hash NH with signed numbers and
+shifted keys, from UMAC: Black, Halevi, Krawczyk, Krovetz and Rogaway, CRYPTO 1999), and about 2**-64 for each sum over
+lanes, whose terms are scattered by the finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014); the latter is
+observed, not proven. The keys are public, so this does not protect against deliberate collisions.
 """
 
 from __future__ import annotations
@@ -52,18 +53,18 @@ _TILES_AT_ONCE = 64
 
 
 def mix_number(number: int) -> int:
-    """The finaliser of splitmix64: a bijection of the numbers below 2**64 that scatters near ones."""
+    """Apply the finaliser of splitmix64: a bijection of the numbers below 2**64 that scatters neighbouring ones."""
     number = ((number ^ number >> 30) * FIRST_FACTOR) & _ALL_BITS
     number = ((number ^ number >> 27) * SECOND_FACTOR) & _ALL_BITS
     return number ^ number >> 31
 
 
 KEYS = np.array([mix_number((i + 1) * FIRST_STEP & _ALL_BITS) >> 32 for i in range(34)], np.uint32).view(np.int32)
-"""The upper halves of what splitmix64 gives from the seed 0."""
+"""The upper halves of the output of splitmix64 for seed 0."""
 
 
 def mix(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """`mix_number` of each of an array of uint64."""
+    """Apply `mix_number` to each element of a uint64 array."""
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(FIRST_FACTOR)
     numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(SECOND_FACTOR)
     mixed: np.ndarray[Any, Any] = numbers ^ (numbers >> np.uint64(31))
@@ -71,14 +72,14 @@ def mix(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def lane_sums(halves: np.ndarray[Any, Any], shift: int) -> np.ndarray[Any, Any]:
-    """`first` (shift 0) or `second` (shift 2) of lanes.
+    """Return `first` (shift 0) or `second` (shift 2) of lanes.
 
     Args:
         halves: int32 of shape (..., 16, 2): the low and the high half of each word of a lane.
         shift: How far the keys are shifted.
 
     Returns:
-        uint64 of the shape that is left.
+        uint64 of shape (...).
     """
     keys = KEYS[shift : shift + 32].reshape(16, 2)
     keyed = (halves + keys).astype(np.int64)
@@ -87,12 +88,12 @@ def lane_sums(halves: np.ndarray[Any, Any], shift: int) -> np.ndarray[Any, Any]:
 
 
 def scattered(sums: np.ndarray[Any, Any], numbers: np.ndarray[Any, Any], step: int) -> np.ndarray[Any, Any]:
-    """What lanes with these sums and numbers (uint64) add to A or B."""
+    """Return the terms in A or B of lanes with these sums and numbers (uint64)."""
     return mix(sums + numbers * np.uint64(step))
 
 
 def reference_digest(data: bytes | bytearray | memoryview) -> bytes:
-    """The digest of bytes, 16 bytes: the definition, and slow."""
+    """Return the 16-byte digest of bytes by its definition, which is slow."""
     raw = np.frombuffer(data, np.uint8)
     first = mix_number((raw.size + SECOND_STEP) & _ALL_BITS)
     second = mix_number((raw.size + FIRST_STEP) & _ALL_BITS)

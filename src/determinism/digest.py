@@ -1,7 +1,7 @@
-"""The digest that stands for bytes: XXH3 with 128 bits. The only place that names the algorithm.
+"""The digest that represents bytes: 128-bit XXH3. The only module that names the algorithm.
 
-Collisions: two different byte strings share a digest with probability 2**-128 if they were not made to collide on
-purpose; XXH3 is no protection against somebody who wants them to (https://github.com/Cyan4973/xxHash).
+Collisions: two different byte strings share a digest with probability 2**-128 unless they were made to collide; XXH3
+does not protect against deliberate collisions (https://github.com/Cyan4973/xxHash).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ digest_bytes = xxhash.xxh3_128_digest
 
 
 def digest_text(text: str) -> bytes:
-    """Digest of a text, of its UTF-8 bytes."""
+    """Return the digest of a string's UTF-8 bytes."""
     return digest_bytes(text.encode("utf-8", "surrogatepass"))
 
 
 def digest_many(parts: Iterable[bytes]) -> bytes:
-    """Digest of several digests, in order."""
+    """Return the digest of several digests, in order."""
     return digest_bytes(b"".join(parts))

@@ -1,4 +1,4 @@
-"""What a run ran on: interpreter, packages, machine, and the environment variables that change results."""
+"""The environment of a run: interpreter, packages, machine, and the environment variables that affect results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PACKAGES_OF_NVIDIA = tuple(
     for name in ("cublas", "cudnn", "cuda-nvcc", "cuda-nvrtc", "cusolver", "cusparse", "cusparselt", "nccl")
     for version in ("", "-cu11", "-cu12", "-cu13")
 )
-"""What PyPI calls the libraries of CUDA: cuBLASLt is part of cuBLAS, and ptxas of cuda-nvcc."""
+"""Names of the CUDA libraries on PyPI: cuBLASLt is part of cuBLAS, and ptxas of cuda-nvcc."""
 _VARIABLES = frozenset(
     (
         "PYTHONHASHSEED", "OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "OMP_DYNAMIC", "OMP_SCHEDULE", "OMP_PROC_BIND", "OMP_PLACES",
@@ -75,19 +75,19 @@ _VARIABLES = frozenset(
         "FLASH_ATTENTION_DETERMINISTIC", "TOKENIZERS_PARALLELISM", "PL_GLOBAL_SEED", "PL_SEED_WORKERS",
     )
 )  # fmt: skip
-# Danger: values are stored and shown. A prefix such as NVIDIA_ or TF_ would take keys and passwords with it.
-"""Names of the environment variables that are recorded: known to matter, and never secret. Of no other the value is kept."""
+# Danger: values are stored and shown. A prefix such as NVIDIA_ or TF_ would include keys and passwords.
+"""Names of the environment variables that are recorded: known to matter and never secret. No other value is stored."""
 _VARIABLES_OF_NCCL = "NCCL_"
-"""What NCCL reads decides how it reduces, and none of it is secret: all of it is recorded."""
+"""All variables that NCCL reads are recorded: they affect its reductions, and none is secret."""
 CHOICE_OF_KERNEL = "kernel chosen for "
-"""How the names of facts begin that say which of several kernels a compiler chose by timing them."""
+"""Prefix of facts that say which of several kernels a compiler chose by timing them."""
 _INSTRUCTION_SETS = ("avx", "amx", "fma", "sse4", "asimd", "sve", "bf16", "i8mm")
-"""What libraries choose their kernels by, as the names of the kernel's flags begin."""
+"""Prefixes of the processor flags, as named by the Linux kernel, by which libraries choose their kernels."""
 _NVIDIA = Path("/proc/driver/nvidia")
 
 
 def _processor() -> dict[str, str]:
-    """What the system says of the first processor; nothing where it does not."""
+    """Return the system's description of the first processor; empty if there is none."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             fields = [line.partition(":") for line in takewhile(str.strip, file)]
@@ -97,7 +97,7 @@ def _processor() -> dict[str, str]:
 
 
 def _hardware() -> Iterator[tuple[str, str]]:
-    """Processor and GPUs. GPUs as their driver lists them: to ask the framework would start it on them."""
+    """Yield facts about processor and GPUs. The driver lists the GPUs: asking the framework would initialize them."""
     found = _processor()
     yield "processor", found.get("model name") or platform.processor() or platform.machine()
     flags = (found.get("flags") or found.get("Features") or "").split()
@@ -114,7 +114,7 @@ def _hardware() -> Iterator[tuple[str, str]]:
 
 
 def describe() -> dict[str, str]:
-    """Name and value of everything that may make two runs differ, as flat text."""
+    """Return name and value of everything that may make two runs differ, as plain text."""
     facts = {
         "python": sys.version.split()[0],
         "executable": sys.executable,
@@ -136,7 +136,7 @@ def describe() -> dict[str, str]:
     return facts
 
 
-# Which part of that decides what numbers come out.
+# How much each part of the environment affects numbers.
 
 
 EnvironmentDifference = tuple[str, str, str]
@@ -144,7 +144,7 @@ EnvironmentDifference = tuple[str, str, str]
 
 
 class Part(StrEnum):
-    """A part of what a run ran on, in the order of how much it decides."""
+    """A part of the environment, in the order of its effect on numbers."""
 
     HARDWARE = "hardware"
     THREADS = "threads"
@@ -152,7 +152,7 @@ class Part(StrEnum):
     SETTINGS = "settings"
     SYSTEM = "system"
     OTHER = "other"
-    """What does not decide how numbers are computed, as far as is known."""
+    """Facts that do not affect numbers, as far as is known."""
 
 
 _PARTS = list(Part)
@@ -200,10 +200,10 @@ _OF_THREADS = (
 
 
 def part_of(name: str) -> Part:
-    """The part of the environment that a recorded fact belongs to.
+    """Return the part of the environment that a recorded fact belongs to.
 
     Args:
-        name: Of the fact, as `determinism.environment` and the frameworks' settings name it.
+        name: Name of the fact, from `describe` or the frameworks' settings.
     """
     if name in _PART_BY_NAME:
         return _PART_BY_NAME[name]
@@ -213,7 +213,7 @@ def part_of(name: str) -> Part:
 
 
 def stack_differences(differences: Sequence[EnvironmentDifference]) -> list[EnvironmentDifference]:
-    """Those of the differences that may change numbers."""
+    """Return the differences that may change numbers."""
     return [difference for difference in differences if part_of(difference[0]) is not Part.OTHER]
 
 
@@ -226,13 +226,13 @@ _TELLING = (
     "library CUDA",
     "library cuDNN",
 )
-"""How those names begin that say most of their part."""
+"""Prefixes of the most informative facts of their part."""
 
 
 def weight_of(name: str) -> tuple[int, bool, str]:
-    """What facts of the environment are sorted by, so that what decides most about numbers comes first.
+    """Return the sort key of a fact of the environment, with which the greatest effects on numbers come first.
 
     Args:
-        name: Of the fact.
+        name: Name of the fact.
     """
     return _PARTS.index(part_of(name)), not name.startswith(_TELLING), name

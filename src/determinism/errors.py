@@ -1,5 +1,5 @@
-"""Every error that Framework Determinism raises, with an identifier that reports and the documentation share; how a process ends, in words; and
-text made safe to print.
+"""The errors that Framework Determinism raises, with identifiers for reports and documentation; descriptions of how a
+process ended; and text made safe to print.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 class DeterminismError(Exception):
-    """Something this tool was asked to do cannot be done.
+    """A request to this tool cannot be fulfilled.
 
     Args:
         identifier: Short stable name, in kebab case, that reports and `docs/messages.md` use.
-        message: What was found (with values), what follows from it, and what to do.
-        further_lines: What follows on lines of its own, such as a command to copy. Breaks in any of them come from a
-            value, such as a path, and are shown as escapes.
+        message: What was found (with values), the consequence, and what to do.
+        further_lines: Further separate lines, such as a command to copy. Line breaks in any of them come from a value,
+            such as a path, and are shown as escapes.
     """
 
     def __init__(self, identifier: str, message: str, *further_lines: str) -> None:
@@ -34,35 +34,35 @@ class TraceError(DeterminismError):
 
 
 class LaunchError(DeterminismError):
-    """The program to be recorded cannot be started, or cannot be recorded."""
+    """The program cannot be started or recorded."""
 
 
 class StateError(DeterminismError):
-    """The state that a function or a program depends on cannot be copied, kept or put back."""
+    """The state that a function or a program depends on cannot be copied, saved or restored."""
 
     finding: str | None = None
-    """What was found, without what to do about it, for callers that give other advice; None if the message has no such part."""
+    """What was found, without the advice, for callers that give other advice; None if the message has no such part."""
 
 
 class UsageError(DeterminismError):
-    """The request contradicts itself, or asks for something that does not exist."""
+    """The request is contradictory, or refers to something that does not exist."""
 
 
 class DifferenceError(DeterminismError, AssertionError):
-    """Runs that were to be the same differ: what `Comparison.raise_if_different` raises."""
+    """Runs that should be the same differ; raised by `Comparison.raise_if_different`."""
 
 
 def legible(text: str, encoding: str = "utf-8") -> str:
-    """Replace every character that does not print by its escape.
+    """Replace every unprintable character by its escape.
 
-    That takes in control characters, terminal sequences, line breaks, marks that reverse the direction of
-    writing, surrogates, and whatever the output's encoding cannot hold.
+    This includes control characters, terminal sequences, line breaks, marks that reverse the direction of writing,
+    surrogates, and characters that the output's encoding lacks.
 
     Args:
         text: Any string.
         encoding: Encoding of the output.
     """
-    # Most texts print as they are, and some are megabytes long.
+    # Most texts are printable, and some are megabytes long.
     shown = text if text.isprintable() else "".join(c if c.isprintable() else _escape(c) for c in text)
     return shown.encode(encoding, "backslashreplace").decode(encoding)
 
@@ -71,20 +71,20 @@ def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
-# How a process ends: statuses as `subprocess` gives them; an interrupt that nobody caught stays one.
+# How a process ends: statuses as in `subprocess`; an uncaught interrupt stays one.
 
 
 def exit_phrase(status: int) -> str:
-    """With what a process ended, such as `exit status 3` or `signal SIGSEGV`.
+    """Describe how a process ended, such as `exit status 3` or `signal SIGSEGV`.
 
     Args:
-        status: As `subprocess.Popen.returncode`: minus the signal's number if a signal ended it.
+        status: Like `subprocess.Popen.returncode`: minus the signal's number if a signal ended it.
     """
     return f"exit status {status}" if status >= 0 else f"signal {signal_name(-status)}"
 
 
 def signal_name(number: int) -> str:
-    """The name of a signal, made of its number if it has none here."""
+    """Return the name of a signal, composed from its number if it has none on this system."""
     import signal
 
     try:
@@ -94,14 +94,14 @@ def signal_name(number: int) -> str:
 
 
 def ending_as_before(action: Callable[[], None]) -> None:
-    """Do something at the end of the process, which then ends as it would have without it.
+    """Perform an action at the end of the process without changing how the process ends.
 
-    Python ends by SIGINT, as shells expect, where a `KeyboardInterrupt` left the program. It notes that in a flag which
-    running any piece of source text clears, and the imports of an action do that (`run_eval_code_obj` in
-    `Python/pythonrun.c`): such a program would end with status 1.
+    Python ends with SIGINT, as shells expect, after an uncaught `KeyboardInterrupt`. It notes that in a flag which is
+    cleared by running any source text, as the imports of an action do (`run_eval_code_obj` in `Python/pythonrun.c`):
+    such a program would end with status 1.
 
     Args:
-        action: What to do.
+        action: The action.
     """
     is_interrupted = _is_ending_by_interrupt()
     try:
@@ -118,6 +118,6 @@ def _is_ending_by_interrupt() -> bool:
     error = getattr(sys, "last_value", None)
     if not isinstance(error, KeyboardInterrupt):
         return False
-    # Where a console or notebook caught the interrupt, its own frame comes first.
+    # If a console or notebook caught the interrupt, its own frame comes first.
     traceback = error.__traceback__
     return traceback is not None and traceback.tb_frame.f_code.co_name in ("<module>", "_run_module_as_main")

@@ -1,4 +1,4 @@
-"""Calls back when a module has been imported, without importing it."""
+"""Callbacks for when a module has been imported, without importing it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 def after_import(name: str, callback: Callback, failed: Failed) -> Callable[[], None]:
-    """Call `callback` once, right after a module was executed; now, if it is already imported.
+    """Call `callback` once, right after a module is executed; at once if it is already imported.
 
     Args:
-        name: Full name of a module.
-        callback: Gets the module. What it raises does not reach the program.
-        failed: Gets what it raised, in words.
+        name: Full name of the module.
+        callback: Called with the module. Its exceptions do not reach the program.
+        failed: Called with a message if it raises.
 
     Returns:
-        Lets go of the callback if the module has not been imported yet.
+        A function that cancels the callback if the module has not been imported yet.
     """
     module = sys.modules.get(name)
     if module is not None:
@@ -50,11 +50,11 @@ def _call(callback: Callback, failed: Failed, name: str, module: ModuleType) -> 
 
 
 IMPORT_SYSTEM_FILE = "<frozen importlib._bootstrap_external>"
-"""The name by which Python knows the frames of its import system, which it leaves out of tracebacks."""
+"""File name by which Python recognizes the frames of its import system, which it omits from tracebacks."""
 
 
 class _Finder:
-    """Lets the other finders find the module, and puts a loader in between that tells when it was executed."""
+    """Lets the other finders find the module, and wraps its loader to report when it has been executed."""
 
     def __init__(self) -> None:
         self.callbacks: dict[str, list[tuple[Callback, Failed]]] = {}
@@ -76,7 +76,7 @@ class _Finder:
 
     def forget(self, name: str, waiting: tuple[Callback, Failed]) -> None:
         entries = self.callbacks.get(name, [])
-        # By identity: callbacks that are equal may be of two recordings.
+        # By identity, since equal callbacks may belong to two recordings.
         entries[:] = [entry for entry in entries if entry is not waiting]
         if not entries:
             self.callbacks.pop(name, None)
@@ -87,7 +87,7 @@ class _Finder:
 
 
 class _Loader:
-    """Stands in for a module's loader until the module is executed; before that it puts the real one back."""
+    """Replaces a module's loader until just before the module is executed, when it restores the real one."""
 
     def __init__(self, loader: Any, finder: _Finder) -> None:
         self._loader = loader

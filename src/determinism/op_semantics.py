@@ -1,6 +1,6 @@
-"""What ops do, as far as comparing runs depends on it: the one place that knows ops of frameworks by their names.
+"""The semantics of ops on which comparing runs depends: the only module that knows ops of frameworks by name.
 
-An adapter writes it into the trace beside the name of the op; whoever reads a trace knows an op by what the trace says of it.
+An adapter writes them into the trace next to the name of the op; readers of a trace know only what it says of an op.
 """
 
 from __future__ import annotations
@@ -11,73 +11,73 @@ from typing import Self
 
 
 class OpSemantics(Flag):
-    """What an op does, as far as comparing and diagnosing depends on it."""
+    """Properties of an op on which comparing and diagnosing depend."""
 
     NONE = 0
     COPIES = auto()
     """It only moves values, so equal results mean equal inputs."""
     COPIES_INTO = auto()
-    """It copies into a tensor that is there."""
+    """It copies into an existing tensor."""
     IN_PLACE = auto()
     """It changes one of its arguments."""
     CHOOSES_ELEMENTS = auto()
-    """It writes only the elements that its arguments choose, and leaves the others of the view as they are."""
+    """It writes only the elements that its arguments select, and leaves the rest of the view unchanged."""
     TAKES_EACH_BY_ITSELF = auto()
-    """It does the same to each of several tensors, of which none has a part in what becomes of the others."""
+    """It does the same to each of several tensors, independently of the others."""
     REBINDS_STORAGE = auto()
-    """It lets a tensor look at another storage, and computes nothing."""
+    """It makes a tensor refer to another storage, and computes nothing."""
     LEAVES_UNWRITTEN = auto()
-    """It gives memory that nobody has written."""
+    """It returns uninitialized memory."""
     COLLECTIVE = auto()
-    """It exchanges tensors with other processes; its outputs may not be there yet when it returns, and then have no digest."""
+    """It exchanges tensors with other processes; outputs that are not ready when it returns have no digest."""
     SENDS = auto()
-    """Other processes get what it read."""
+    """It sends its inputs to other processes."""
     ONLY_RECEIVES = auto()
-    """It is given tensors only to fill them."""
+    """It only fills the tensors that it is passed."""
     RECEIVES_FROM_ANY = auto()
-    """It takes what whichever process sent first."""
+    """It receives from whichever process sends first."""
     MOVES_ROWS = auto()
-    """It may move values from one row of a batch to another, or number rows by where they lie."""
+    """It may move values from one row of a batch to another, or number rows by position."""
     TAKES_STATISTICS = auto()
-    """It normalises with statistics of the whole batch, unless it is told to use kept ones."""
+    """It normalises with statistics of the whole batch, unless told to use running ones."""
     GATHERS = auto()
-    """It takes elements out of a tensor, as samples are out of the data, or puts tensors together."""
+    """It takes elements out of a tensor, like samples out of a data set, or joins tensors."""
     READS_NUMBER = auto()
-    """It gives the value of a tensor to the program as a number."""
+    """It returns the value of a tensor to the program as a number."""
     ADDS_TO_GRADIENT = auto()
-    """It is how backward adds to a gradient that is there."""
+    """Backward uses it to add to an existing gradient."""
     KEEPS_GRADIENT = auto()
-    """It may be how backward keeps a gradient that is the first one."""
+    """Backward may use it to store a first gradient."""
     CLEARS = auto()
     """It sets all elements to zero."""
     CLEARS_BY_ZERO = auto()
-    """It does where its last argument is zero."""
+    """It sets all elements to zero if its last argument is zero."""
     SCALES_GRADIENTS = auto()
     """A gradient scaler uses it."""
     UPDATES_SCALE = auto()
-    """A gradient scaler makes its next scale with it."""
+    """A gradient scaler computes its next scale with it."""
     SEEDS_LOADER = auto()
     """An iterator over a data loader draws its seed with it."""
     TAKES_ELEMENT = auto()
     """It takes an element out of a data pipeline."""
     COMPILED_PROGRAM = auto()
-    """It stands for a whole compiled program, not for one op of it."""
+    """It represents a whole compiled program rather than one of its ops."""
     WRITES_IN_PART = auto()
-    """It may leave a part as it was of memory that nobody had written: what it made there is digested when it is read."""
+    """It may leave part of uninitialized memory unwritten: its output is digested only when it is read."""
     NOT_ONE_OP = auto()
-    """It stands for something else than one op, which cannot be run again by itself."""
+    """It does not represent a single op, and cannot be run again by itself."""
 
 
 class Op(str):
-    """An op: its name, and what the trace that names it says that it does."""
+    """An op: its name, and its semantics according to the trace."""
 
     semantics: OpSemantics
 
     def __new__(cls, name: str, semantics: OpSemantics) -> Self:
-        """Make one.
+        """Create an op.
 
         Args:
-            name: As records have it, such as `aten::add.Tensor`.
+            name: Name in records, such as `aten::add.Tensor`.
             semantics: What it does.
         """
         op = super().__new__(cls, name)
@@ -85,12 +85,12 @@ class Op(str):
         return op
 
     def __getnewargs__(self) -> tuple[str, OpSemantics]:  # type: ignore[override]
-        """What makes it anew, in another process that compares."""
+        """Return the arguments that recreate it when unpickled in another process."""
         return str(self), self.semantics
 
 
 def text_of(semantics: OpSemantics) -> str:
-    """What stands in a trace for what an op does: words with blanks between, none for nothing in particular."""
+    """Return the form of semantics in a trace: words separated by spaces, empty for `NONE`."""
     return " ".join(str(meaning.name).lower() for meaning in semantics)
 
 
@@ -99,10 +99,10 @@ _BY_WORD = {str(meaning.name).lower(): meaning for meaning in OpSemantics}
 
 @lru_cache(maxsize=256)
 def semantics_from(text: str) -> OpSemantics:
-    """Read what `text_of` gave.
+    """Parse the result of `text_of`.
 
     Raises:
-        ValueError: A word is none of these.
+        ValueError: A word is unknown.
     """
     semantics = OpSemantics.NONE
     for word in text.split():
@@ -112,8 +112,8 @@ def semantics_from(text: str) -> OpSemantics:
     return semantics
 
 
-# What ops do, by their names: adapters write it into the trace. Traces of the first format do not have it, and it is told from the names
-# that they hold.
+# Semantics of ops by name. Adapters write them into the trace; for traces of the first format, which lack them, readers
+# look them up here.
 
 
 def _of(namespace: str, names: str) -> frozenset[str]:
@@ -176,7 +176,7 @@ _ALL_OVERLOADS = (
         _of("aten", "_amp_update_scale_ _amp_foreach_non_finite_check_and_unscale_"),
     ),
 )
-"""By the name without its overload."""
+"""Semantics by the name without its overload."""
 
 
 _ONE_OVERLOAD = (
@@ -185,7 +185,7 @@ _ONE_OVERLOAD = (
     (OpSemantics.CLEARS_BY_ZERO, _of("aten", "fill_.Scalar mul_.Tensor mul_.Scalar _foreach_mul_.Scalar")),
     (OpSemantics.SEEDS_LOADER, _of("aten", "random_")),
 )
-"""By the whole name."""
+"""Semantics by the full name."""
 
 
 _BEGINNINGS = (
@@ -208,10 +208,10 @@ _SENDS_NOTHING = _RECEIVES | {
 
 @lru_cache(maxsize=4096)
 def semantics_of(op: str) -> OpSemantics:
-    """What an op does.
+    """Return the semantics of an op.
 
     Args:
-        op: Its name as records have it, such as `aten::add.Tensor`.
+        op: Name in records, such as `aten::add.Tensor`.
     """
     qualified = op.partition(".")[0]
     base = qualified.partition("::")[2]
@@ -238,14 +238,14 @@ def semantics_of(op: str) -> OpSemantics:
 
 
 _DROPOUTS = _of("aten", "native_dropout _fused_dropout") | {"aten::bernoulli_.float"}
-"""`bernoulli_` with one probability for all elements is how dropout, and what drops whole paths, draws within a module."""
+"""Dropout and stochastic depth draw with `bernoulli_`, with one probability for all elements, within a module."""
 
 
 def may_be_dropout(op: str) -> bool:
-    """Whether an op that a module runs draws what a dropout drops.
+    """Whether an op that a module runs may draw the mask of a dropout.
 
     Args:
-        op: Its name as records have it.
+        op: Name in records.
     """
     return op in _DROPOUTS or op.partition(".")[0] in _DROPOUTS
 
@@ -254,9 +254,9 @@ _FRAMEWORKS = {"tf": "tensorflow", "keras": "tensorflow", "jax": "jax"}
 
 
 def framework_of(op: str) -> str:
-    """The framework that an op belongs to, by its namespace.
+    """Return the framework of an op, by its namespace.
 
     Args:
-        op: Its name as records have it.
+        op: Name in records.
     """
     return _FRAMEWORKS.get(op.partition("::")[0], "torch")

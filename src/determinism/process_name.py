@@ -1,4 +1,4 @@
-"""What a process is called among those that were started beside it, in every run alike."""
+"""The name of a process among its siblings, which is the same in every run."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _LAUNCHERS = (
     ("HOROVOD_RANK", "HOROVOD_SIZE", "rank"),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "task"),
 )
-"""Variables in which launchers tell a process its number and how many there are, the surest first, and what they call it.
+"""Variables in which launchers pass a process its number and the total, most reliable first, and the word for it.
 
-torchrun, Open MPI, MPICH, Horovod, and srun, whose tasks are often torchruns that start ranks of their own.
+torchrun, Open MPI, MPICH, Horovod, and srun, whose tasks are often torchruns that start their own ranks.
 """
 
 
 _CLUSTER = "TF_CONFIG"
-"""In this variable a TensorFlow program is told, as JSON, which processes train together, and which of them it is."""
+"""Variable that says, as JSON, which processes of a TensorFlow program train together and which one this is."""
 _TRAINING = ("chief", "master", "worker")
 """Tasks of such a cluster that train, in the order in which TensorFlow numbers them."""
 
 
 def _launched() -> tuple[str, int | None] | None:
-    """What a launcher calls this process or the one that started it, and how many it started; None if none did."""
+    """Return a launcher's name for this process or its parent, and how many it started; None without a launcher."""
     for number, count, word in _LAUNCHERS:
         found, started = os.environ.get(number, ""), os.environ.get(count, "")
         if found.isdecimal() and (number == "RANK" or (started.isdecimal() and int(started) > 1)):
@@ -36,9 +36,9 @@ def _launched() -> tuple[str, int | None] | None:
 
 
 def _task_of_cluster() -> tuple[str, int | None] | None:
-    """What this process is in a cluster of TensorFlow, and how many train in it; None where it is in none.
+    """Return this process's name in a TensorFlow cluster, and how many processes train in it; None outside of one.
 
-    Processes that train are ranks; a parameter server or an evaluator is called what the cluster calls it.
+    Processes that train are ranks; a parameter server or an evaluator keeps its name in the cluster.
     """
     try:
         told = json.loads(os.environ.get(_CLUSTER, ""))
@@ -55,19 +55,19 @@ def _task_of_cluster() -> tuple[str, int | None] | None:
 
 
 def world_size() -> int | None:
-    """How many processes the launcher of this one started together; None if that is not known."""
+    """Return how many processes the launcher of this one started together; None if unknown."""
     launched = _launched()
     return None if launched is None else launched[1]
 
 
 class _Forks:
-    """Counts what this process forks, so that each child knows which one it is, whenever it begins to do something."""
+    """Counts the forks of this process, so that each child knows its number, whenever it needs it."""
 
     def __init__(self) -> None:
         self.own_name: str | None = None
-        """Name of this process, if it was forked: its number, after those of the processes in between."""
+        """Name of this process, if it was forked: its number, after those of its forked ancestors."""
         self.name_of_parent: str | None = None
-        """What `multiprocessing` called the process that forked this one."""
+        """Name, from `multiprocessing`, of the process that forked this one."""
         self._num_children = 0
 
     def about_to_fork(self) -> None:
@@ -80,7 +80,7 @@ class _Forks:
 
 
 def own_name(parent_key: str) -> str | None:
-    """What this process is called among its siblings; None if it has no name.
+    """Return the name of this process among its siblings; None if it has none.
 
     Args:
         parent_key: Key of the process that started this one.
@@ -90,7 +90,7 @@ def own_name(parent_key: str) -> str | None:
     if launched is not None and launched[0] not in parent_key.split("."):
         return launched[0]
     name = _multiprocessing_name()
-    # A child of `os.fork` still has its parent's name.
+    # A child of `os.fork` keeps its parent's name.
     if _forks.own_name is not None and name == _forks.name_of_parent:
         return _forks.own_name
     return name

@@ -1,6 +1,6 @@
-"""Hides secrets in command lines before they are stored or shown: by the names of options, by known forms, and by entropy.
+"""Hide secrets in command lines before they are stored or shown: by names of options, by known forms, and by entropy.
 
-This file imports nothing of the package and keeps to Python 3.8, because processes that cannot be recorded use it too.
+This file imports nothing from the package and is restricted to Python 3.8, because unrecordable processes use it too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from re import Match
 
 REDACT_VARIABLE = "DETERMINISM_REDACT"
-"""Environment variable; `0` stores and shows command lines as they are."""
+"""Environment variable; with `0`, command lines are stored and shown unchanged."""
 
 HIDDEN = "***"
 
@@ -68,7 +68,7 @@ _KEPT_BEFORE_TOKEN = frozenset(
         "context",
     ]
 )
-"""Words before `token` that speak of text, not of access."""
+"""Words before `token` that refer to text rather than access."""
 _FORMS = re.compile(
     r"(?:sk|pk|rk)[-_](?:[A-Za-z0-9]+[-_])*[A-Za-z0-9]{16,}|hf_[A-Za-z0-9]{16,}|gh[opsur]_[A-Za-z0-9]{16,}|github_pat_\w{20,}"
     r"|glpat-[\w-]{16,}|nvapi-[\w-]{16,}|A[KS]IA[0-9A-Z]{16}|xox[a-z]-[\w-]{10,}|AIza[\w-]{30,}|ya29\.[\w.-]{20,}"
@@ -95,22 +95,22 @@ _HEXADECIMAL = re.compile(
 )
 _LONGEST = 4096
 _CUT = " [...]"
-"""Stands for the rest of an argument that is longer than that, such as a program given with `-c`."""
+"""Replaces the rest of an argument longer than `_LONGEST`, such as a program passed with `-c`."""
 _LEAST_ENTROPY = 3.5
-"""Bits per character. Words and numbers that are put together have less, or keep to one sort of character for longer."""
+"""Bits per character. Combined words and numbers have less, or have longer runs of one kind of character."""
 _LEAST_ALPHANUMERIC = 0.88
-"""Share of letters and digits; in names of models and runs, every few of them are followed by a hyphen."""
+"""Share of letters and digits; names of models and runs contain more hyphens."""
 _LEAST_CHANGES = 0.35
-"""How often, per character, random letters and digits change between small, capital and digit: 0.6 times on average."""
+"""Changes per character between lowercase, uppercase and digit; random letters and digits have 0.6 on average."""
 
 
 def is_on() -> bool:
-    """Whether secrets are hidden; the user can switch that off."""
+    """Whether secrets are hidden; the user can turn this off."""
     return os.environ.get(REDACT_VARIABLE) != "0"
 
 
 def redacted(words: Iterable[str]) -> list[str]:
-    """The words of a command, with `***` in place of what looks like a secret.
+    """Return the words of a command, with `***` in place of anything that looks like a secret.
 
     Args:
         words: The program and its arguments.
@@ -131,14 +131,14 @@ def redacted(words: Iterable[str]) -> list[str]:
 
 
 def redacted_text(text: str) -> str:
-    """A text that holds command lines or addresses, with `***` in place of what looks like a secret."""
+    """Return a text with command lines or addresses, with `***` in place of anything that looks like a secret."""
     return _redacted_text(text) if is_on() else text
 
 
 def redacted_code(line: str) -> str:
-    """A line of a program with `***` in place of what looks like a secret: by its form, or a literal by its name or entropy.
+    """Return a line of a program with `***` in place of secrets, known by form, or for literals by name or entropy.
 
-    Names and calls stay, so that the line can be recognized.
+    Names and calls are kept, so that the line can be recognized.
     """
     if not is_on():
         return line
@@ -159,7 +159,7 @@ def _hidden_runs(text: str) -> str:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether what an option, a variable or a field of this name holds is a secret, as far as the name tells."""
+    """Whether the name of an option, variable or field indicates that its value is a secret."""
     parts = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name.strip("-")).replace("-", "_").lower().split(".")
     last = parts[-1].strip("_")
     before, _, end = last.rpartition("_")
@@ -172,7 +172,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def _tails(name: str) -> list[str]:
-    """A name, and what is left of it without its first words."""
+    """Return a name and its remainders without the first words."""
     words = name.split("_")
     return ["_".join(words[number:]) for number in range(len(words))]
 
@@ -190,7 +190,7 @@ def _redacted_text(text: str) -> str:
 
 def _hide_value(found: Match[str]) -> str:
     if not is_secret_name(found["name"]):
-        # The value may be an assignment itself, as in `--env=TOKEN=...`.
+        # The value may itself be an assignment, as in `--env=TOKEN=...`.
         value = found["value"]
         inner = _ASSIGNED.sub(_hide_value, value) if len(value) < len(found[0]) else value
         return f"{found['name']}{found['between']}{inner}"
@@ -202,8 +202,8 @@ def _hide_value(found: Match[str]) -> str:
 
 
 def _is_random(text: str) -> bool:
-    """Whether letters and digits follow each other as if drawn, not as in words, numbers, dates and paths."""
-    # Parts of a path are judged one by one, but for the slashes of base64.
+    """Whether letters and digits look random, unlike words, numbers, dates and paths."""
+    # Parts of a path are judged one by one, except for the slashes of base64.
     parts = text.split("/")
     if len(parts) > 1 and max(map(len, parts)) < 20 and not (len(text) >= 36 and min(map(len, parts)) > 3):
         return False
@@ -223,7 +223,7 @@ def _looks_drawn(text: str) -> bool:
 
 
 def _is_small(characters: list[str], kinds: list[int]) -> bool:
-    """Random small letters and digits, or capitals and digits, in one piece."""
+    """Whether the characters look like random digits and letters of a single case."""
     if len(characters) < 24 or 0 not in kinds:
         return False
     digits = kinds.count(0) / len(kinds)

@@ -1,4 +1,4 @@
-"""The global random number generators that belong to no framework: Python's and NumPy's.
+"""The global random number generators outside of frameworks: Python's and NumPy's.
 
 NumPy is never imported here: a program that has not imported it draws nothing from it.
 """
@@ -26,13 +26,13 @@ class GeneratorStates:
 
 
 class _KnownPython(NamedTuple):
-    """The state of Python's generator when it was last digested: in most steps nobody draws from it."""
+    """The state of Python's generator when it was last digested: most steps do not draw from it."""
 
     generator: Any
     memory: bytes
-    """What CPython keeps in the object, the state among it."""
+    """The memory of the object in CPython, which includes the state."""
     gauss: Any
-    """The second of two normal numbers that were drawn together and is still to be given: an attribute of its own."""
+    """The pending second of two normal numbers that were drawn together, which is a separate attribute."""
     digest: bytes
 
 
@@ -40,7 +40,7 @@ _last: list[_KnownPython | None] = [None]
 
 
 def state_digests() -> dict[str, bytes]:
-    """Digests of the global generators' whole states: 16 bytes each, by the generator's name."""
+    """Return digests of the global generators' complete states: 16 bytes each, by the generator's name."""
     digests = {"python": _python_digest()}
     numpy_random = _numpy_random()
     if numpy_random is not None:
@@ -49,10 +49,13 @@ def state_digests() -> dict[str, bytes]:
 
 
 def _python_digest() -> bytes:
-    """The digest of the state of Python's generator, which makes 625 numbers for `getstate`: it is asked only if its memory has changed."""
+    """Return the digest of the state of Python's generator.
+
+    `getstate` creates 625 numbers, so it is called only if the generator's memory has changed.
+    """
     generator = getattr(random.getstate, "__self__", None)
     is_known_kind = type(generator) is random.Random
-    # Behind what every object begins with, such as the count of its references.
+    # After the object header, such as the reference count.
     size = random.Random.__basicsize__ - object.__basicsize__
     memory = ctypes.string_at(id(generator) + object.__basicsize__, size) if is_known_kind else b""
     gauss = getattr(generator, "gauss_next", None)
@@ -67,7 +70,7 @@ def _python_digest() -> bytes:
         return known.digest
     version, words, kept = random.getstate()
     digest = digest_bytes(array("I", words).tobytes() + repr((version, kept)).encode())
-    # As one object: another thread may ask meanwhile.
+    # Assigned as one object, since another thread may read it meanwhile.
     _last[0] = _KnownPython(generator, memory, gauss, digest) if is_known_kind else None
     return digest
 
@@ -77,7 +80,7 @@ class _KnownTwister(NamedTuple):
 
     bit_generator: Any
     words: bytes
-    """What its memory held: the words of the Mersenne Twister, and the position among them."""
+    """The content of its memory: the words of the Mersenne Twister and the position among them."""
     digest: bytes
 
 
@@ -85,10 +88,10 @@ _last_numpy: list[_KnownTwister | None] = [None]
 
 
 def _numpy_digest(numpy_random: ModuleType) -> bytes:
-    """The digest of NumPy's state, which NumPy takes long to give: it is asked only if its memory has changed.
+    """Return the digest of NumPy's state, which is slow to read and so is read only if its memory has changed.
 
-    NumPy documents where the state lies (`BitGenerator.ctypes`). What it does not show is the second of two normal numbers that were
-    drawn together and is still to be given; as long as there is none, a draw leaves one only with a change of the memory.
+    NumPy documents the address of the state (`BitGenerator.ctypes`), which lacks the pending second of two normal
+    numbers that were drawn together. While there is none, a draw leaves one only if it also changes the memory.
     """
     bit_generator = getattr(getattr(numpy_random.get_state, "__self__", None), "_bit_generator", None)
     known = _last_numpy[0]
@@ -98,7 +101,7 @@ def _numpy_digest(numpy_random: ModuleType) -> bytes:
             return known.digest
     state = numpy_random.get_state(legacy=False)
     digest = digest_bytes(_numpy_bytes(state))
-    # DANGER: `set_state` may bring such a number back with the same words; then only what is drawn shows it, not this digest.
+    # DANGER: `set_state` may restore such a number with the same words; then only draws show it, not this digest.
     inner = state["state"]
     is_known = bit_generator is not None and state["bit_generator"] == "MT19937" and not state["has_gauss"]
     words = inner["key"].tobytes() + int(inner["pos"]).to_bytes(4, sys.byteorder) if is_known else b""
@@ -108,7 +111,7 @@ def _numpy_digest(numpy_random: ModuleType) -> bytes:
 
 def capture() -> GeneratorStates:
     """Copy the states of the global generators."""
-    # NumPy loads this part of itself at first use, and would seed it by the clock after the states were copied.
+    # NumPy loads this module at first use, and would seed it by the clock after the states were copied.
     getattr(sys.modules.get("numpy"), "random", None)
     numpy_random = _numpy_random()
     state = None if numpy_random is None else numpy_random.get_state(legacy=False)
@@ -116,9 +119,9 @@ def capture() -> GeneratorStates:
 
 
 def restore(states: GeneratorStates) -> None:
-    """Put the global generators back into the states that `capture` found.
+    """Restore the states of the global generators from `capture`.
 
-    NumPy's generator stays as it is if it was imported only after `capture`.
+    NumPy's generator is left unchanged if it was imported only after `capture`.
     """
     random.setstate(states.python)
     _last_numpy[0] = None

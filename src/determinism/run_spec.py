@@ -1,7 +1,7 @@
-"""What one run of a program is asked to record or to do, and its one JSON form.
+"""The specification of what one run of a program records or does, and its JSON form.
 
-The command line makes a `RunSpec`, the launcher completes it and puts it into the environment of the program, and what runs
-inside each process of the program reads it there. A recorder gets it as it is, so an option that reaches a recorder is a field
+The command line creates a `RunSpec`, the launcher completes it and puts it into the environment of the program, and our
+code in each process of the program reads it there. A recorder gets it unchanged, so an option for a recorder is a field
 here, a line in `cli/options.py`, and the recorder's use of it.
 """
 
@@ -16,34 +16,34 @@ from typing import Any, Self
 from determinism.types import PrecisionName
 
 NOTES_SUFFIX = ".jsonl"
-"""What the names of files end with in which probes note what the program took from outside."""
+"""Suffix of the files in which probes note what the program took from outside."""
 FIRST_NOTED = 64
-"""Uses of a source at one place that are all noted; of later ones those whose number is a power of two."""
+"""How many uses of a source at one place are all noted; later ones are noted if their number is a power of two."""
 PROCESS_VARIABLE = "DETERMINISM_PROCESS"
-"""Environment variable through which a recorded process tells its children its key."""
+"""Environment variable through which a recorded process passes its key to its children."""
 RUN_VARIABLE = "DETERMINISM_RUN"
-"""Environment variable with the specification, as JSON. `launch/notes.py` has the name too, for interpreters that cannot load this."""
+"""Environment variable with the specification, as JSON. `launch/notes.py` repeats the name for other interpreters."""
 
 EARLIER_RUNS_VARIABLE = "DETERMINISM_EARLIER_RUNS"
-"""Environment variable with the begin and end of each earlier run: nanoseconds since 1970, as `begin:end`, with commas.
+"""Environment variable with start and end of each earlier run: nanoseconds since 1970, as `begin:end`, comma-separated.
 
-Apart from the rest: every Python process of the program reads it when it starts, and that must not import `json`.
+Separate from the rest: every Python process of the program reads it at startup and must not import `json` for it.
 """
 
 RECORDER_VARIABLE = "DETERMINISM_RECORDER"
-"""Environment variable that chooses what records the ops of PyTorch: `native` or `python`.
+"""Environment variable that chooses the recorder for the ops of PyTorch: `native` or `python`.
 
-Without it the native recorder is used where it has been tested and is there or can be built.
+Without it, the native recorder is used if it has been tested here and exists or can be built.
 """
 
 
 def recorder_choice(environ: Mapping[str, str]) -> str:
-    """The recorder that an environment asks for; empty if it leaves the choice."""
+    """Return the recorder that an environment requests; empty if it requests none."""
     return environ.get(RECORDER_VARIABLE) or ""
 
 
 FIRST_RUN = "-"
-"""Value of that variable in the first run of a check, which has no earlier ones: only writes are noted."""
+"""Value of `EARLIER_RUNS_VARIABLE` in the first run of a check, in which only writes are noted."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class EnablingRequest:
     threads: int | None = None
     precision: PrecisionName | None = None
     patch: bool = False
-    """Whether ops without a deterministic implementation are replaced; see `determinism.patch`."""
+    """Whether to replace ops without a deterministic implementation; see `determinism.patch`."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ class FactorRequest:
     """The factors of one run of an experiment."""
 
     actions: Mapping[str, str]
-    """Per factor, what is done with it."""
+    """Action for each factor."""
     number: int = 1
-    """Which run this is, from 1; what is perturbed depends on it and on nothing else."""
+    """Number of the run, from 1; it alone determines how factors are perturbed."""
 
     def is_fixed(self, name: str) -> bool:
         """Whether a factor is fixed."""
@@ -78,7 +78,7 @@ class FactorRequest:
 
 @dataclass(frozen=True)
 class ChangedLines:
-    """Lines as they are and as they are to be, with their indentation and without the last line break."""
+    """Lines before and after a change, with their indentation and without the last line break."""
 
     line: int
     end_line: int
@@ -88,22 +88,22 @@ class ChangedLines:
 
 @dataclass(frozen=True)
 class CodeChange:
-    """A change of one file of a program; the file itself stays as it is."""
+    """A change to one file of a program; the file itself is not modified."""
 
     file: str
     changes: tuple[ChangedLines, ...]
     imports: tuple[str, ...] = ()
-    """Lines that have to stand among the imports, where they do not yet."""
+    """Lines to add to the imports unless they are already there."""
 
     @property
     def code(self) -> str:
-        """The changed lines as they are to be."""
+        """The changed lines after the change."""
         return "\n".join(change.after for change in self.changes)
 
 
 @dataclass(frozen=True)
 class FixedSource:
-    """A source that gets a fixed value at one line."""
+    """A source to be fixed to a constant value at one line."""
 
     file: str
     line: int
@@ -112,25 +112,25 @@ class FixedSource:
 
 @dataclass(frozen=True)
 class ProbeRequest:
-    """A request to note or to fix what the program's own code takes from outside."""
+    """A request to note or fix what the program's own code takes from outside."""
 
     notes: Path | None = None
-    """Folder, which exists, for the notes of each process; None to take no notes."""
+    """Existing folder for the notes of each process; None to take no notes."""
     fixed: tuple[FixedSource, ...] = ()
-    """Sources that get a fixed value where they are used at these lines."""
+    """Sources to be fixed at these lines."""
     fixed_sources: tuple[str, ...] = ()
-    """Sources that get a fixed value wherever the user's code uses them."""
+    """Sources to be fixed wherever the user's code uses them."""
     changes: tuple[CodeChange, ...] = ()
-    """Changes of the user's modules. With nothing noted and nothing fixed, their code is otherwise compiled unmodified."""
+    """Changes to the user's modules. If nothing is noted or fixed, code is compiled unmodified apart from these."""
 
     @property
     def probes(self) -> bool:
-        """Whether code is to be rewritten, so that sources can be noted or fixed."""
+        """Whether code must be rewritten so that sources can be noted or fixed."""
         return self.notes is not None or bool(self.fixed or self.fixed_sources)
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read what `dataclasses.asdict` and JSON made of a request."""
+        """Read a request that was written with `dataclasses.asdict` as JSON."""
         return cls(
             notes=None if document["notes"] is None else Path(document["notes"]),
             fixed=tuple(FixedSource(**source) for source in document["fixed"]),
@@ -147,59 +147,59 @@ class ProbeRequest:
 
 
 STATE_EVERY = 8
-"""Every how many steps a ledger has parameters, buffers and optimizer state, unless something else is asked for.
+"""Default number of steps between the parameters, buffers and optimizer states in a ledger.
 
-A step that differs shows in its loss and its gradients. What is held is three quarters of what there is to read after a step with
-AdamW, so that this is what keeps a ledger below 1 % of the time of a step.
+A step that differs shows in its loss and gradients. Parameters, buffers and optimizer state are three quarters of the
+bytes to read after a step with AdamW, so this keeps the cost of a ledger below 1 % of the time of a step.
 """
 
 
 @dataclass(frozen=True)
 class RunSpec:
-    """What one run is asked to record or to do."""
+    """The specification of what one run records or does."""
 
     trace_folder: Path | None = None
     """The trace to make; None in a run that is not recorded."""
     level: str = "op"
-    """How much is recorded; a `Level`."""
+    """How much to record; a `Level`."""
     steps: int | None = None
-    """Recording and the program end when this many steps are done."""
+    """Recording and the program end after this many steps."""
     first_step: int = 0
-    """The number of the first step that the program makes: of one that is resumed, how many were made before."""
+    """Number of the program's first step: in a resumed run, the number of steps made before."""
     window: int | None = None
-    """The step from which ops are recorded; before it, and only of PyTorch, the program runs with a ledger of its steps alone."""
+    """The step from which ops are recorded; before it, only a ledger of the steps is recorded. PyTorch only."""
     state_every: int = 1
-    """At level `step`, and before a window: every how many steps parameters, buffers and optimizer state are digested; of PyTorch."""
+    """Steps between digests of parameters, buffers and optimizer state at level `step` or before a window; PyTorch."""
     max_disk: int | None = None
-    """Bytes that the trace of a process never grows past."""
+    """Maximum size of a process's trace, in bytes."""
     keeps_newest: bool = False
-    """Whether the oldest records are removed at that limit; else recording ends there."""
+    """Whether the oldest records are removed at that limit; if not, recording ends there."""
     paranoid: bool = False
-    """Digest every input of every op."""
+    """Whether to digest every input of every op."""
     invariants: bool = False
-    """Mark what must agree within the run; of PyTorch, and where ops are recorded."""
+    """Whether to mark what must agree within the run; only for PyTorch, while ops are recorded."""
     values: int | None = None
-    """How many elements are kept of each tensor that an op gave."""
+    """How many elements to keep of each output tensor of an op."""
     capture: dict[str, Any] | None = None
-    """Which record a confirming run looks at closely."""
+    """The record that a confirming run captures."""
     rows: dict[str, Any] | None = None
-    """Look at the rows of batches: `batch`, how many samples one has, and `settings`, names of what is set for a trial."""
+    """Inspect rows of batches: `batch` is the number of samples in one, `settings` the names of settings to try."""
     generators: dict[str, Any] | None = None
-    """Keep the states of the global generators at the end of the last step; or put kept ones back: `from`, `which`, `moment`,
-    `after`; or `watch` which states the program puts them into."""
+    """Save the states of the global generators at the end of the last step; or restore saved ones: `from`, `which`,
+    `moment`, `after`; or `watch` the states that the program sets."""
     earlier_runs: Sequence[tuple[int, int]] | None = None
-    """Begin and end of runs whose changed files are leftovers, in nanoseconds since 1970; None if files are not watched."""
+    """Start and end, in nanoseconds since 1970, of runs whose changed files are leftovers; None to watch no files."""
     copied: tuple[str, str] | None = None
-    """The copy that the program runs in, and the folder that it is a copy of; sites are reported as in the latter."""
+    """The copy in which the program runs, and the original folder, by which sites are reported."""
     enabling: EnablingRequest | None = None
-    """How the program is made deterministic."""
+    """How to make the program deterministic."""
     factors: FactorRequest | None = None
-    """What an experiment does with factors from outside the program."""
+    """The factors that an experiment fixes or perturbs from outside the program."""
     probes: ProbeRequest | None = None
-    """What is noted or changed in the program's own code."""
+    """What to note, fix or change in the program's own code."""
 
     def to_document(self) -> dict[str, Any]:
-        """The specification as JSON has it: one object per part that is asked for, without the earlier runs."""
+        """Return the specification for JSON: one object for each requested part, without the earlier runs."""
         recording = asdict(self)
         parts = {name: recording.pop(name) for name in ("copied", "enabling", "factors", "probes")}
         del recording["earlier_runs"]
@@ -212,11 +212,11 @@ class RunSpec:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read what `to_document` gave.
+        """Read the result of `to_document`.
 
         Raises:
-            TypeError: It has a key that is not known, as of another version of the package.
-            KeyError: It lacks one.
+            TypeError: It has an unknown key, perhaps from another version of the package.
+            KeyError: It lacks a key.
         """
         fields = dict(document.get("recording", {}))
         if "trace_folder" in fields:
@@ -233,13 +233,13 @@ class RunSpec:
     def added_to(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Add the specification to an environment.
 
-        Parts that this one leaves out stay as the environment has them, so one command can start another:
+        Parts that this one lacks are kept from the environment, so that one command can start another:
         `determinism check -- determinism run -- python train.py`.
         """
         document = {**json.loads(environ.get(RUN_VARIABLE, "{}")), **self.to_document()}
         result = {**environ, RUN_VARIABLE: json.dumps(document)}
         if self.trace_folder is not None:
-            # There in every run, whatever it says, so that the program finds the same variables in each.
+            # Set in every run, even if empty, so that the program finds the same variables in each.
             result[EARLIER_RUNS_VARIABLE] = self._watched()
         return result
 
@@ -250,5 +250,5 @@ class RunSpec:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Self:
-        """The specification that an environment carries, without the earlier runs; an empty one if it carries none."""
+        """Return the specification in an environment, without the earlier runs; an empty one if there is none."""
         return cls.from_document(json.loads(environ.get(RUN_VARIABLE, "{}")))

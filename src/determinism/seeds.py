@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-# Derives independent streams from one master seed, by a keyed hash.
+# Derives independent streams from one master seed with a keyed hash.
 #
 # Adding numbers (master + rank, master + epoch) gives rank 1 of epoch 0 the stream of rank 0 of epoch 1. A hash does
-# not: two streams are equal only if everything that names them is.
+# not: two streams are equal only if everything that identifies them is.
 
 _PERSON = b"determinism/seed"
-"""Keeps these hashes apart from any other use of BLAKE2b with the same key; sixteen bytes, as RFC 7693 has them."""
+"""Distinguishes these hashes from other uses of BLAKE2b with the same key; sixteen bytes, as in RFC 7693."""
 
 _MOST_MASTER_BITS = 504
 """A key of BLAKE2b has at most 64 bytes; one bit is for the sign."""
@@ -32,18 +32,18 @@ _MOST_MASTER_BITS = 504
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """A place in a program, and the streams of random numbers that belong to it."""
+    """A place in a program and its streams of random numbers."""
 
     master: int
     rank: int | None = 0
-    """None stands for streams that all ranks share."""
+    """None for streams that all ranks share."""
     worker: int | None = None
-    """The worker process that loads data; None for the process itself."""
+    """Number of the worker process that loads data; None for the process itself."""
     epoch: int = 0
     task: str | int = "main"
-    """What the program is doing, such as "train" and "evaluate". The number 1 and the text "1" are two tasks."""
+    """What the program is doing, such as "train" or "evaluate". The number 1 and the string "1" are different tasks."""
     process: str = ""
-    """Tells processes with the same rank apart, such as "SpawnProcess-2"; empty for the first."""
+    """Distinguishes processes with the same rank, such as "SpawnProcess-2"; empty for the first."""
 
     def __post_init__(self) -> None:
         _require_integer("master", self.master)
@@ -62,7 +62,7 @@ class Streams:
         return replace(self, rank=None, process="")
 
     def moved(self, **changes: Any) -> Streams:
-        """The streams of another place.
+        """Return the streams of another place.
 
         Args:
             **changes: `rank`, `worker`, `epoch`, `task` or `process`.
@@ -70,41 +70,41 @@ class Streams:
         return replace(self, **changes)
 
     def digest(self, *names: str | int, size: int = 32) -> bytes:
-        """The bytes that seed one stream.
+        """Return the bytes that seed one stream.
 
         Args:
-            *names: Who draws from it, such as "numpy", or ("torch", "cuda", 1).
-            size: How many bytes.
+            *names: Names of the user of the stream, such as "numpy", or ("torch", "cuda", 1).
+            size: Number of bytes.
         """
         place = [self.rank, self.worker, self.epoch, self.task, self.process, list(names)]
-        # JSON tells 1 from "1" and null, and where one name ends, whatever the names hold.
+        # JSON distinguishes 1 from "1" and null, and delimits names whatever they contain.
         message = json.dumps(place, ensure_ascii=True, separators=(",", ":")).encode()
         key = self.master.to_bytes(self.master.bit_length() // 8 + 1, "little", signed=True)
         seed = hashlib.blake2b(message, key=key, person=_PERSON, digest_size=64).digest()
         return seed[:size] if size <= len(seed) else hashlib.shake_256(_PERSON + seed).digest(size)
 
     def integer(self, *names: str | int, bits: int) -> int:
-        """A number that seeds one stream, from 0 to 2**bits - 1.
+        """Return a number that seeds one stream, from 0 to 2**bits - 1.
 
         Args:
-            *names: Who draws from it.
-            bits: How many bits it has; a multiple of eight, or fewer than eight times `size` of them.
+            *names: Names of the user of the stream.
+            bits: Number of bits.
         """
         return int.from_bytes(self.digest(*names, size=(bits + 7) // 8), "little") & ((1 << bits) - 1)
 
     def words(self, *names: str | int, count: int) -> list[int]:
-        """Numbers of 32 bits that seed one stream.
+        """Return 32-bit numbers that seed one stream.
 
         Args:
-            *names: Who draws from it.
-            count: How many.
+            *names: Names of the user of the stream.
+            count: Number of numbers.
         """
         data = self.digest(*names, size=4 * count)
         return [int.from_bytes(data[index : index + 4], "little") for index in range(0, 4 * count, 4)]
 
 
-def _require_integer(name: str, value: object, *, otherwise: str = "an integer from 0 on") -> None:
-    # A bool is an int; but `rank=True` is a mistake. A negative seed is one too: most generators refuse it.
+def _require_integer(name: str, value: object, *, otherwise: str = "a non-negative integer") -> None:
+    # A bool is an int, but `rank=True` is a mistake. So is a negative seed, which most generators refuse.
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise _refusal(name, value, otherwise)
 
@@ -116,12 +116,12 @@ def _refusal(name: str, value: object, wanted: str) -> UsageError:
     )
 
 
-# Seeds the generators of Python and NumPy, and puts them back.
+# Seeds and restores the generators of Python and NumPy.
 #
 # NumPy is never imported here: a program that has not imported it draws nothing from it.
 
 _WORDS = 16
-"""512 bits. Seeds of 32 bits would give two of 65,000 streams the same numbers with a probability of 0.4."""
+"""512 bits. With 32-bit seeds, two of 65,000 streams would have the same numbers with a probability of 0.4."""
 
 
 def seed_python(streams: Streams) -> None:
@@ -137,27 +137,27 @@ def seed_numpy(streams: Streams) -> None:
 
 
 def numpy_random() -> ModuleType | None:
-    """The module `numpy.random`; None before the program has loaded it."""
+    """Return the module `numpy.random`; None before the program has loaded it."""
     module = sys.modules.get("numpy.random")
     # A module that is still being imported has no generator yet.
     return module if hasattr(module, "get_state") else None
 
 
 def capture_python() -> Callable[[], None]:
-    """Note the state of the module `random`.
+    """Capture the state of the module `random`.
 
     Returns:
-        What puts it back.
+        A function that restores it.
     """
     state = random.getstate()
     return lambda: random.setstate(state)
 
 
 def capture_numpy() -> Callable[[], None]:
-    """Note the state of `numpy.random`, if it is loaded.
+    """Capture the state of `numpy.random`, if it is loaded.
 
     Returns:
-        What puts it back.
+        A function that restores it.
     """
     module = numpy_random()
     if module is None:
@@ -167,66 +167,66 @@ def capture_numpy() -> Callable[[], None]:
 
 
 def python_generator(streams: Streams, name: str) -> random.Random:
-    """A generator of Python's with a stream of its own."""
+    """Return a generator of Python with its own stream."""
     return random.Random(streams.integer("python", "generator", name, bits=512))
 
 
 def numpy_generator(streams: Streams, name: str) -> Any:
-    """A `numpy.random.Generator` with a stream of its own."""
+    """Return a `numpy.random.Generator` with its own stream."""
     from numpy.random import PCG64, Generator, SeedSequence
 
     return Generator(PCG64(SeedSequence(streams.words("numpy", "generator", name, count=_WORDS))))
 
 
 class UnseededNumpy:
-    """Gives NumPy's generators that are made without a seed one, instead of the system's entropy.
+    """Seeds NumPy generators that are created without a seed, in place of the system's entropy.
 
-    They all ask `numpy.random.bit_generator.randbits` (a name of that module, imported from `secrets`) for their entropy:
-    `SeedSequence()`, and through it `default_rng()`, each bit generator and `RandomState()`.
+    They all get their entropy from `numpy.random.bit_generator.randbits` (a name in that module, imported from
+    `secrets`): `SeedSequence()`, and through it `default_rng()`, each bit generator and `RandomState()`.
     """
 
     def __init__(self, streams: Callable[[], Streams]) -> None:
-        """Take what tells the place that the program is at."""
+        """Take a function that returns the streams at the program's current place."""
         self._streams = streams
         self._counts: dict[Streams, int] = {}
         self._original: Callable[[int], int] | None = None
 
     def install(self) -> str | None:
-        """Take the place of the system's entropy; NumPy must be loaded.
+        """Replace the system's entropy; NumPy must be loaded.
 
         Returns:
-            Why that is not possible; None if it was done.
+            Why that is impossible; None if it was done.
         """
         module = sys.modules.get("numpy.random.bit_generator")
         original = getattr(module, "randbits", None)
         if module is None or original is None:
-            return "this NumPy takes its entropy from elsewhere than numpy.random.bit_generator.randbits"
+            return "this NumPy does not take its entropy from numpy.random.bit_generator.randbits"
         if self._original is None:
             self._original = original
             module.randbits = self._randbits  # type: ignore[attr-defined]
         return None
 
     def restart(self) -> None:
-        """Begin again with the first seed of each place."""
+        """Start again with the first seed of each place."""
         self._counts.clear()
 
     @property
     def count(self) -> int:
-        """How many seeds were given at the place that the program is at."""
+        """How many seeds have been given at the current place."""
         return self._counts.get(self._streams(), 0)
 
     def go_on_after(self, count: int) -> None:
-        """Go on as if so many seeds had been given at this place.
+        """Continue as if a number of seeds had been given at this place.
 
         Args:
-            count: How many.
+            count: Number of seeds.
         """
         self._counts[self._streams()] = count
 
     def remove(self) -> None:
-        """Give the system's entropy its place back."""
+        """Restore the system's entropy."""
         module = sys.modules.get("numpy.random.bit_generator")
-        # Whoever put something else there meanwhile keeps it.
+        # Another replacement that was installed meanwhile is kept.
         if module is not None and self._original is not None and getattr(module, "randbits", None) == self._randbits:
             module.randbits = self._original  # type: ignore[attr-defined]
         self._original = None

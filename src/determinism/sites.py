@@ -1,7 +1,7 @@
-"""Finds and numbers the places in user code that a record comes from.
+"""Find and number the sites in user code that records come from.
 
-Numbering a stack costs less than a microsecond: a frame is known by its code object and instruction, and only a new one
-is looked at closely. Where no user code runs, frames of libraries stand in.
+Numbering a stack costs less than a microsecond: a frame is identified by its code object and instruction, and only new
+ones are examined. If no user code is running, frames of libraries are used instead.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _MAX_FRAMES = 48
 LONGEST_CODE = 400
 
 NO_STACK = -1
-"""Number of the stack that holds no user code."""
+"""Number of a stack without user code."""
 
 
 def innermost_user_frame() -> FrameType | None:
-    """The user code that is running."""
+    """Return the innermost frame of user code."""
     at: FrameType | None = sys._getframe(1)
     while at is not None and owner_of(at) is not Owner.USER:
         at = at.f_back
@@ -33,7 +33,7 @@ def innermost_user_frame() -> FrameType | None:
 
 
 def frame_text(frame: FrameType | None) -> str:
-    """A frame as JSON text: file, line, function and code; empty for none."""
+    """Return a frame as JSON: file, line, function and code; empty for None."""
     if frame is None:
         return ""
     code = frame.f_code
@@ -41,13 +41,13 @@ def frame_text(frame: FrameType | None) -> str:
 
 
 def place_text(path: str, line: int, function: str, module_globals: dict[str, Any] | None) -> str:
-    """A place in a program as JSON text: file, line, function and code.
+    """Return a place in a program as JSON: file, line, function and code.
 
     Args:
-        path: As the code object has it.
-        line: From 1.
-        function: Its qualified name.
-        module_globals: Of its module, through which a loader may give the text; None if there are none.
+        path: File name from the code object.
+        line: Line number, from 1.
+        function: Qualified name of the function.
+        module_globals: Globals of the module, through which a loader may supply the text; None if unavailable.
     """
     file = cell_name(path) or (path if path.startswith("<") else original_path(os.path.abspath(path)))
     source = redacted_code(linecache.getline(path, line, module_globals).strip()[:LONGEST_CODE])
@@ -55,23 +55,23 @@ def place_text(path: str, line: int, function: str, module_globals: dict[str, An
 
 
 class Waiting:
-    """A frame that waits for what it called: while it does, nothing outside of it moves."""
+    """A frame that waits for a call: while it waits, neither it nor its callers advance."""
 
     __slots__ = ("frame", "outside")
 
     def __init__(self, frame: FrameType) -> None:
         self.frame = frame
         self.outside: int | None = None
-        """Number of the instructions that the frames from this one outwards are at, once a stack was asked for."""
+        """Number of the current instructions of this frame and its callers, once a stack has been requested."""
 
 
 class SiteTable:
-    """Numbers stacks of user frames, and hands each new frame and stack to a writer."""
+    """Numbers stacks of user frames, and passes each new frame and stack to a writer."""
 
     def __init__(self, add_frame: Callable[[str], int], add_stack: Callable[[str], int]) -> None:
-        """Take the functions that write a frame or a stack as JSON text and give its number."""
+        """Take the functions that write a frame or a stack as JSON and return its number."""
         self.adding = add_frame, add_stack
-        """What writes a frame, and what writes a stack."""
+        """The functions that write a frame and a stack."""
         self._add_frame, self._add_stack = self.adding
         self._owners: dict[int, Owner] = {}
         self._codes: list[CodeType] = []
@@ -80,26 +80,26 @@ class SiteTable:
         self._by_frames: dict[tuple[int, ...], int] = {(): NO_STACK}
         self._frames: dict[tuple[str, int, str], int] = {}
         self.outermost: FrameType | None = None
-        """Stacks end with this frame: the one that a recording was begun in. None: they go on to the program's start."""
+        """Stacks end with this frame, in which the recording was started; None for whole stacks."""
 
     def stack(self, frame: FrameType | None, waiting: Sequence[Waiting] = ()) -> int:
-        """Number of the stack of user frames from `frame` outwards; `NO_STACK` if there is none.
+        """Return the number of the stack of user frames from `frame` outwards; `NO_STACK` if there are none.
 
         Args:
             frame: The innermost frame.
-            waiting: Frames that `frame` was called from, outermost first; not all of them.
+            waiting: Some of the callers of `frame`, outermost first.
         """
         key = self._instructions(frame, waiting, len(waiting) - 1)
         number = self._by_instruction.get(key)
         return self._new_stack(frame, key) if number is None else number
 
     def stack_of_helper(self, frame: FrameType, waiting_at: FrameType | None, waiting: Sequence[Waiting]) -> int:
-        """Number of the stack of a thread that works for another one: its own if user code runs in it, else that of the other.
+        """Return the number of a helper thread's stack: its own if it runs user code, else that of the waiting thread.
 
         Args:
-            frame: The innermost frame of the thread.
-            waiting_at: The innermost frame of the thread that waits for it.
-            waiting: As for `stack`, of that thread.
+            frame: The innermost frame of the helper thread.
+            waiting_at: The innermost frame of the waiting thread.
+            waiting: As for `stack`, for the waiting thread.
         """
         at: FrameType | None = frame
         while at is not None:
@@ -110,10 +110,10 @@ class SiteTable:
         return self.stack(waiting_at, waiting)
 
     def _instructions(self, frame: FrameType | None, waiting: Sequence[Waiting], last: int) -> tuple[int, ...]:
-        """Code and instruction of each frame that is not foreign, out to a waiting one, whose number then follows.
+        """Return code and instruction of each non-foreign frame, out to a waiting one, whose number follows.
 
-        Beyond as many of the user's frames as a stack shows none is looked at: in a deep recursion each record would cost
-        as much as the stack is deep.
+        Frames beyond the maximum number of user frames in a stack are ignored; otherwise the cost of each record in a
+        deep recursion would grow with its depth.
         """
         owners = self._owners
         key: list[int] = []
@@ -148,7 +148,7 @@ class SiteTable:
         return one.outside
 
     def _classify(self, frame: FrameType) -> Owner:
-        # The list keeps the code object alive: its id would otherwise be given to another one.
+        # The list keeps the code object alive, so that its id is not reused.
         self._codes.append(frame.f_code)
         known = self._owners[id(frame.f_code)] = owner_of(frame)
         return known
@@ -174,7 +174,7 @@ class SiteTable:
         return number
 
     def stack_of_places(self, places: Iterable[tuple[str, int, str]]) -> int:
-        """Number of a stack that is known by its places in files only, such as where a graph's op was made.
+        """Return the number of a stack that is known only by places in files, such as where a graph's op was created.
 
         Args:
             places: File, line and function of each frame, innermost first.

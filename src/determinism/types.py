@@ -1,4 +1,4 @@
-"""The words of the project as types: phases, roles, kinds of divergence, verdicts, levels; and its version."""
+"""The vocabulary of the project as types: phases, roles, kinds of divergence, verdicts, levels; and its version."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Literal, Protocol
 __version__ = "0.1.0"
 
 NO_DIGEST = bytes(16)
-"""Stands where bytes were not digested, because nobody wrote them or because they mean nothing."""
+"""Placeholder for bytes that were not digested, because they were never written or have no meaning."""
 
 
 LevelName = Literal["op", "module", "step"]
-"""The levels of recording as users write them."""
+"""Names of the recording levels."""
 PrecisionName = Literal["highest", "high", "medium"]
 PRECISIONS: tuple[PrecisionName, ...] = ("highest", "high", "medium")
-"""How exact float32 matrix products can be asked to be."""
+"""Selectable precisions of float32 matrix products."""
 
 
 class Phase(IntEnum):
@@ -40,7 +40,7 @@ class Phase(IntEnum):
 
 
 class Role(IntEnum):
-    """What a record stands for."""
+    """What a record represents."""
 
     OP = 0
     ESCAPE = 1
@@ -48,9 +48,9 @@ class Role(IntEnum):
     BATCH = 2
     """A data loader yielded a batch."""
     LOSS = 3
-    """A backward was started from these tensors."""
+    """A backward pass was started from these tensors."""
     STATE = 4
-    """A step ended; the inputs are what parameters, gradients, buffers and optimizer state hold."""
+    """A step ended; the inputs are the values of parameters, gradients, buffers and optimizer state."""
     CHECKPOINT = 5
     """Tensors were saved."""
     MODULE = 6
@@ -64,20 +64,20 @@ class Access(IntEnum):
 
     READ = 0
     CARRY = 1
-    """The op wrote into this memory; bytes it did not write stay as they were."""
+    """The op wrote into this memory; bytes that it did not write kept their values."""
 
 
 class Stream(StrEnum):
-    """Whose records a stream holds, and with that whether they have an order of their own."""
+    """The origin of a stream's records, which determines whether their order is meaningful."""
 
     PROCESS = "process"
-    """Of the main thread of a process: in the order of the program."""
+    """The main thread of a process: in program order."""
     THREADS = "threads"
-    """Of all other threads of a process, as they came."""
+    """All other threads of a process, in order of arrival."""
     POOL = "pool"
-    """Of a process of a pool, which takes work as it comes."""
+    """A pool process, which takes work as it arrives."""
     WORKER = "worker"
-    """Of a data loader's worker, which fetches ahead."""
+    """A data loader's worker, which fetches ahead."""
 
 
 class Level(StrEnum):
@@ -89,7 +89,7 @@ class Level(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What a comparison came to; the command's exit status follows from it."""
+    """The result of a comparison, which determines the command's exit status."""
 
     SAME = "same"
     DIFFERENT = "different"
@@ -97,12 +97,12 @@ class Verdict(StrEnum):
 
     @property
     def exit_status(self) -> int:
-        """0 same, 1 different, 2 inconclusive, as `diff` has it."""
+        """0 same, 1 different, 2 inconclusive, as for `diff`."""
         return {"same": 0, "different": 1}.get(self.value, 2)
 
 
 class Kind(StrEnum):
-    """What made two runs differ at their first divergence; the first rule that holds, in this order."""
+    """What made two runs differ at their first divergence: the first of these rules, in this order, that holds."""
 
     STRUCTURE = "structure"
     RNG = "rng"
@@ -115,35 +115,35 @@ class Kind(StrEnum):
 
 
 class ProcessFolders(Protocol):
-    """Gives every process of a run its place in the trace."""
+    """Assigns every process of a run its folder in the trace."""
 
     def claim(self, name: str | None) -> Path:
         """Make the folder of this process.
 
         Args:
-            name: What the framework calls it among its siblings; None if it knows no name.
+            name: The framework's name for it among its siblings; None if there is none.
 
         Raises:
-            OSError: It cannot be made.
+            OSError: The folder cannot be made.
         """
 
     def failed(self, reason: str) -> None:
-        """This process could not be recorded."""
+        """Note that this process could not be recorded."""
 
 
 def _nothing() -> None:
-    """There is nothing to put back."""
+    """Do nothing, as there is nothing to restore."""
 
 
 @dataclass(frozen=True)
 class ReplacedOps:
-    """The answer of a framework's `apply()`.
+    """The result of a framework's `apply()`.
 
     Attributes:
-        ops: What was replaced, in the words of the user.
-        absent: What there is a replacement for, and what the installed version lacks.
-        reason: Why nothing was replaced; None if something was, or was before.
-        restore: Puts the stock ops back.
+        ops: The ops that were replaced, by their public names.
+        absent: The ops that have a replacement but do not exist in the installed version.
+        reason: Why nothing was replaced; None if ops were replaced now or before.
+        restore: Restores the stock ops.
     """
 
     ops: list[str] = field(default_factory=list)

@@ -218,7 +218,7 @@ def test_persistent_workers_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("change", "reason"),
-    [({"num_workers": 1}, "num_workers was 0, and here is 1"), ({"batch_size": 3}, "batch_size was 2, and here is 3")],
+    [({"num_workers": 1}, "num_workers was 0, but is 1 here"), ({"batch_size": 3}, "batch_size was 2, but is 3 here")],
 )
 def test_another_loader_is_refused(change: dict[str, Any], reason: str) -> None:
     data = TensorDataset(torch.arange(6.0))
@@ -239,7 +239,7 @@ def test_a_loader_with_fewer_batches_says_so() -> None:
     state = capture(loader=first)
     shorter = of(2)
     restore(state, loader=shorter)
-    with pytest.raises(StateError, match="had consumed 3 batches of the epoch, but the loader gives 2"):
+    with pytest.raises(StateError, match="had consumed 3 batches of the epoch, but the loader yields only 2"):
         next(iter(shorter))
 
 
@@ -299,10 +299,10 @@ def with_surroundings(state: State, **changes: Any) -> State:
 @pytest.mark.parametrize(
     ("changes", "word", "reason"),
     [
-        ({"rank": 1}, "rank", "it is of rank 1, and this is rank 0"),
-        ({"ranks": 4}, "ranks", "a run with 4 ranks, and here are 1"),
-        ({"devices": {"cuda": 9}}, "devices", "9 devices of kind cuda, and here are"),
-        ({"versions": {"torch": "1.9.0"}}, "versions", "captured with torch 1.9.0, and here is"),
+        ({"rank": 1}, "rank", "captured by rank 1, but this is rank 0"),
+        ({"ranks": 4}, "ranks", "captured with 4 ranks, but there are 1 here"),
+        ({"devices": {"cuda": 9}}, "devices", "9 devices of kind cuda, but there are"),
+        ({"versions": {"torch": "1.9.0"}}, "versions", "captured with torch 1.9.0, but"),
     ],
 )
 def test_a_state_from_elsewhere_is_refused_and_changes_nothing(changes: dict[str, Any], word: str, reason: str) -> None:
@@ -327,7 +327,7 @@ def test_all_reasons_are_told_at_once() -> None:
         "4 ranks",
         "own was a torch.Generator on cpu",
         "state['best']",
-        "nothing of it was captured",
+        "other was given, but was not captured",
     ):
         assert text in caught.value.message
 
@@ -338,7 +338,7 @@ def test_generators_that_are_not_registered_again_are_missed() -> None:
     state = capture()
     seeds.unregister("augmentation")
 
-    with pytest.raises(StateError, match="'augmentation', and here is none"):
+    with pytest.raises(StateError, match="'augmentation', but there is none here"):
         restore(state)
     restore(state, allow=["registered"])
 
@@ -378,7 +378,7 @@ def test_a_distributed_checkpoint_of_other_ranks_is_refused(monkeypatch: pytest.
     saved = Checkpointed().state_dict()
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(StateError, match="holds states of rank-0, and this is rank-1"):
+    with pytest.raises(StateError, match="holds states of rank-0, but this is rank-1"):
         Checkpointed().load_state_dict(saved)
 
 

@@ -203,7 +203,7 @@ def test_a_loader_that_changed_is_refused(tmp_path: Path) -> None:
     training = program("accelerate_training")
     usual, training.Images.__len__ = training.Images.__len__, lambda self: 20
     try:
-        with pytest.raises(StateError, match="samples was 22, and here is 20"):
+        with pytest.raises(StateError, match="samples was 22, but is 20 here"):
             train_with_accelerate(tmp_path / "again", tmp_path / "4")
     finally:
         training.Images.__len__ = usual

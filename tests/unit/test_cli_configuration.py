@@ -87,7 +87,7 @@ def test_subcommands_of_a_group_have_tables_of_their_own(project: Path) -> None:
     assert "update = true" in shown
     assert "steps = 5 " in run(project, "golden", "check", "--show-config")[1]
     configure(project, "[tool.determinism.golden]\nupdate = true\n")
-    assert "[tool.determinism.golden] names no subcommand. Did you mean golden.check?" in run(project, "check", "x")[2]
+    assert "[tool.determinism.golden] is not a subcommand. Did you mean golden.check?" in run(project, "check", "x")[2]
 
 
 def test_ignores_of_files_may_be_a_table(project: Path) -> None:
@@ -129,9 +129,9 @@ def test_what_follows_the_program_is_the_programs(project: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[tool.determinism.check]\nstepz = 3\n", "[tool.determinism.check]: stepz names no option of `determinism check`. Did you mean steps?"),
-        ("[tool.determinism.chek]\nsteps = 3\n", "[tool.determinism.chek] names no subcommand. Did you mean check?"),
-        ("[tool.determinism]\nlevl = 3\n", "[tool.determinism]: levl names no option of a subcommand. Did you mean level?"),
+        ("[tool.determinism.check]\nstepz = 3\n", "[tool.determinism.check]: stepz is not an option of `determinism check`. Did you mean steps?"),
+        ("[tool.determinism.chek]\nsteps = 3\n", "[tool.determinism.chek] is not a subcommand. Did you mean check?"),
+        ("[tool.determinism]\nlevl = 3\n", "[tool.determinism]: levl is not an option of a subcommand. Did you mean level?"),
         ('[tool.determinism.check]\nsteps = "many"\n', '[tool.determinism.check]: steps = "many" is not valid for this option'),
         ("[tool.determinism.check]\nsteps = 0\n", "[tool.determinism.check]: steps = 0 is not valid for this option"),
         ("[tool.determinism.check]\nkeep = 1\n", "keep = 1 is neither true nor false. Write keep = true or keep = false."),

@@ -1,4 +1,4 @@
-"""How the command `determinism` begins and ends: it reads its configuration, and reports what click refuses."""
+"""How the command `determinism` begins and ends: it reads its configuration and reports usage errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from determinism.types import __version__
 
 
 class _NobodyReads(Exception):
-    """What reads the output went away; click would end the command with the status of a difference."""
+    """The reader of the output is gone, for which click would exit with the status of a difference."""
 
 
 class _Command(click.Group):
@@ -50,7 +50,7 @@ class _Command(click.Group):
 
 
 def command_of(parts: Sequence[click.Command]) -> click.Group:
-    """The command with these subcommands."""
+    """Return the command with these subcommands."""
 
     @click.group(cls=_Command, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
     @click.version_option(__version__, prog_name="determinism")
@@ -72,7 +72,7 @@ def run_command(command: click.Group) -> NoReturn:
         if sys.stdout is not None:
             sys.stdout.flush()
     except (OSError, _NobodyReads) as error:
-        # Nobody reads the output any more, or its disk is full.
+        # The output no longer has a reader, or its disk is full.
         _silence(sys.stdout, 1)
         if not isinstance(error, BrokenPipeError | _NobodyReads):
             from determinism.cli.ending import say
@@ -88,7 +88,7 @@ def run_command(command: click.Group) -> NoReturn:
 
 
 def _silence(stream: object, descriptor: int) -> None:
-    """What is left in a stream's buffer must not raise again when Python ends."""
+    """Keep the rest of a stream's buffer from raising again when Python exits."""
     if stream is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
@@ -114,7 +114,7 @@ def _run(command: click.Group) -> int:
 
 
 def _report_usage(error: click.ClickException) -> None:
-    """Write the report that a command with wrong options was asked for."""
+    """Write the reports that were requested of a command with invalid options."""
     context = getattr(error, "ctx", None)
     found = {} if context is None else context.params
     names = [f"{name}_file" for name in ("json", "html", "junit", "sarif", "code_quality")]

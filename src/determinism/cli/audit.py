@@ -1,4 +1,4 @@
-"""`determinism audit`: measure whether ops return the same bits every time, and compare with what is declared."""
+"""`determinism audit`: measure whether ops return the same bits every time, and compare with the declared facts."""
 
 from __future__ import annotations
 

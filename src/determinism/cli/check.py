@@ -110,7 +110,7 @@ def check(
 
 
 def _check_invariants(request: CheckRequest, reports: Reports, is_narrowed: bool) -> NoReturn:
-    """Make one run, and check it by itself."""
+    """Make one run and check it by itself."""
     from determinism.cli.ending import ProgressLine, conclude_invariants, reporting
     from determinism.invariants.launch import InvariantCheck
 
@@ -138,10 +138,10 @@ def _check_invariants(request: CheckRequest, reports: Reports, is_narrowed: bool
 
 
 def _narrowable(request: CheckRequest) -> CheckRequest:
-    """The request without what only runs that are recorded from their beginning can do.
+    """Return the request if `--narrow` can fulfill it.
 
     Raises:
-        UsageError: It asks for such a thing.
+        UsageError: It has options that need runs recorded from their beginning.
     """
     refused = {
         "-n": request.num_runs is not None,

@@ -12,12 +12,12 @@ from determinism.cli.options import PROGRAM_SETTINGS, Reports, program_argument,
 
 
 class Sizes(click.ParamType):  # type: ignore[type-arg]  # older versions of click have no type argument
-    """Numbers with commas between them."""
+    """Comma-separated numbers."""
 
     name = "sizes"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """Read the text."""
+        """Convert the text to numbers."""
         if isinstance(value, tuple):
             return value
         try:

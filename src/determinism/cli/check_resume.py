@@ -1,4 +1,4 @@
-"""`determinism check-resume`: check whether a resumed run continues as the full one, and name what its checkpoint lacks."""
+"""`determinism check-resume`: check whether a resumed run equals the full one, and name what its checkpoint lacks."""
 
 from __future__ import annotations
 

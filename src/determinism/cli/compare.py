@@ -1,4 +1,4 @@
-"""`determinism compare`: compare traces that were recorded before."""
+"""`determinism compare`: compare recorded traces."""
 
 from __future__ import annotations
 

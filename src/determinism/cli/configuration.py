@@ -7,8 +7,8 @@
     steps = 20
     json = "report.json"
 
-The nearest pyproject.toml with such a table counts, from the current folder upwards. What is given on the command line wins.
-Paths are relative to the folder of that file.
+From the current folder upwards, the nearest pyproject.toml with such a table applies. Its paths are relative to its own
+folder. The command line takes precedence.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _SHOW = "show_config"
 
 
 def _option_name(option: click.Option) -> str:
-    """What the option is called in the file: its first long name, without dashes."""
+    """Return the name of the option in the file: its first long name, without dashes."""
     return next(name for name in option.opts if name.startswith("--"))[2:]
 
 
 def options_of(command: click.Command) -> dict[str, click.Option]:
-    """The options of a subcommand that the file may set, by the names that they have there."""
+    """Return the options of a subcommand that the file may set, by their names in the file."""
     return {
         _option_name(parameter): parameter
         for parameter in command.params
@@ -43,7 +43,7 @@ def options_of(command: click.Command) -> dict[str, click.Option]:
 
 
 def subcommands(commands: Mapping[str, click.Command]) -> dict[str, click.Command]:
-    """All subcommands, those in groups too, by what their tables are called, such as `golden.create`."""
+    """Return all subcommands, including those in groups, by the names of their tables, such as `golden.create`."""
     found: dict[str, click.Command] = {}
     for name, command in commands.items():
         if isinstance(command, click.Group):
@@ -59,13 +59,13 @@ class Configuration:
 
     file: Path
     tables: Mapping[str, Mapping[str, Any]]
-    """By subcommand; what holds for all is under an empty name."""
+    """Tables by subcommand; the table for all subcommands has an empty name."""
 
     def defaults(self, name: str, command: click.Command) -> tuple[dict[str, Any], dict[str, str]]:
-        """What a subcommand takes from here.
+        """Return the configured defaults of a subcommand.
 
         Returns:
-            Values by the names of parameters, and the table that each is from.
+            Values by parameter name, and the table that each is from.
 
         Raises:
             click.UsageError: A value does not fit its option.
@@ -77,14 +77,14 @@ class Configuration:
                 option = options_of(command).get(key)
                 if option is None or option.name is None:
                     continue
-                # For all subcommands, of which one may have a switch of this name and another one with a value.
+                # In the common table, a name may be a switch of one subcommand and take a value in another.
                 if table or option.is_flag == isinstance(value, bool):
                     values[option.name] = self._converted(option, key, value, section)
                     sections[option.name] = section
         return values, sections
 
     def _converted(self, option: click.Option, key: str, value: Any, section: str) -> Any:
-        """A value of TOML as its option takes it."""
+        """Convert a TOML value to the form that its option takes."""
         place = f"{self.file}, {section}: {key} = {json.dumps(value, default=str)}"
         if isinstance(value, dict) and _takes_pairs(option) and all(map(_is_names, value.values())):
             value = [f"{one}:{','.join([names] if isinstance(names, str) else names)}" for one, names in value.items()]
@@ -112,14 +112,14 @@ class Configuration:
 
 
 def read_configuration(folder: Path, commands: Mapping[str, click.Command]) -> Configuration | None:
-    """The tables of the nearest pyproject.toml that has some; None if there is none.
+    """Read the tables of the nearest pyproject.toml that has any; return None if there is none.
 
     Args:
-        folder: Where the search begins; it goes upwards.
-        commands: What `subcommands` gives.
+        folder: Where the upward search begins.
+        commands: The result of `subcommands`.
 
     Raises:
-        click.UsageError: A table, an option or the file itself is not as it should be.
+        click.UsageError: A table, an option or the file itself is invalid.
     """
     for place in (folder, *folder.parents):
         file = place / _FILE
@@ -128,7 +128,7 @@ def read_configuration(folder: Path, commands: Mapping[str, click.Command]) -> C
         except (OSError, UnicodeDecodeError):
             continue
         if f"tool.{TOOL}" not in text:
-            # Not ours to judge: another project's broken file must not keep this one from being checked.
+            # Not parsed: another project's broken file must not prevent this check.
             continue
         import tomllib
 
@@ -159,7 +159,7 @@ def _tables(
     common = {key: value for key, value in found.items() if not isinstance(value, dict)}
     for key, value in common.items():
         if key not in every:
-            raise _unknown(file, f"[tool.{TOOL}]: {key}", key, sorted(every), "option of a subcommand")
+            raise _unknown(file, f"[tool.{TOOL}]: {key}", key, sorted(every), "an option of a subcommand")
         if isinstance(value, bool) not in every[key]:
             is_switch = every[key] == {True}
             form = "is a switch, so write true or false" if is_switch else "takes a value, not true or false"
@@ -171,14 +171,14 @@ def _tables(
             if path in every and not any(name.startswith(f"{path}.") for name in commands):
                 owner = next(name for name, command in commands.items() if path in options_of(command))
                 raise click.UsageError(
-                    f"{file}, [tool.{TOOL}.{path}] names no subcommand; {path} is an option of one. "
+                    f"{file}, [tool.{TOOL}.{path}] is not a subcommand; {path} is an option of one. "
                     f"Write [tool.{TOOL}.{owner}.{path}]."
                 )
-            raise _unknown(file, f"[tool.{TOOL}.{path}]", path, list(commands), "subcommand")
+            raise _unknown(file, f"[tool.{TOOL}.{path}]", path, list(commands), "a subcommand")
         known = options_of(commands[path])
         for key in table:
             if key not in known:
-                what = f"option of `{TOOL} {path.replace('.', ' ')}`"
+                what = f"an option of `{TOOL} {path.replace('.', ' ')}`"
                 raise _unknown(file, f"[tool.{TOOL}.{path}]: {key}", key, list(known), what)
         yield path, table
 
@@ -186,7 +186,7 @@ def _tables(
 def _flat(
     path: str, found: Mapping[str, Any], commands: Mapping[str, click.Command]
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The tables within one, each with its path; a table that holds nothing but tables is only a part of their paths.
+    """Yield the tables within a table, each with its path; a table of nothing but tables is only part of their paths.
 
     A table that is the value of an option stays in the table of its subcommand.
     """
@@ -201,7 +201,7 @@ def _flat(
 
 
 def _takes_pairs(option: click.Option) -> bool:
-    """Whether the command line gives the option names for one thing at a time, `NAME:VALUE,...`, which TOML may write as a table."""
+    """Whether the option takes `NAME:VALUE,...` repeatedly, which may be written as a table in TOML."""
     return option.multiple and ":" in str(option.metavar)
 
 
@@ -214,11 +214,11 @@ def _unknown(file: Path, place: str, name: str, known: list[str], what: str) -> 
 
     near = get_close_matches(name, known, n=1)
     hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(known)}."
-    return click.UsageError(f"{file}, {place} names no {what}. {hint}")
+    return click.UsageError(f"{file}, {place} is not {what}. {hint}")
 
 
 class ConfiguredCommand(click.Command):
-    """A subcommand that takes defaults from pyproject.toml, and shows with `--show-config` what it would run with."""
+    """A subcommand that takes defaults from pyproject.toml and shows the resulting options with `--show-config`."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -253,7 +253,7 @@ def _not_required(parameter: click.Parameter) -> click.Parameter:
 
 
 def _shown(command: click.Command, context: click.Context) -> Iterator[str]:
-    """The settings as TOML that can be pasted, each with where it is from."""
+    """Yield the settings as lines of valid TOML, each with its origin."""
     found: tuple[Configuration | None, dict[str, dict[str, str]]] = context.obj or (None, {})
     path = context.command_path.partition(" ")[2].replace(" ", ".")
     configuration, sections = found[0], found[1].get(path, {})
@@ -268,7 +268,7 @@ def _shown(command: click.Command, context: click.Context) -> Iterator[str]:
 
 
 def _toml(value: Any) -> str | None:
-    """A value as TOML writes it; None for what is not set."""
+    """Format a value as TOML; None if it is not set."""
     if value is None or value == ():
         return None
     if isinstance(value, tuple | list):
@@ -277,5 +277,5 @@ def _toml(value: Any) -> str | None:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return str(value)
-    # A string of JSON is a string of TOML.
+    # A JSON string is also a TOML string.
     return json.dumps(str(value))

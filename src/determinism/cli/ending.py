@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from determinism.launch.runs import RunningCheck
 
 NOTHING = Reports()
-"""Only what is printed."""
+"""No report besides the terminal's."""
 
 PAGE_FILE = "report.html"
 DOCUMENT_FILE = "report.json"
-"""What a check that found a difference keeps beside the traces."""
+"""Files that a check that found a difference keeps next to the traces."""
 
 
 def details_command(stored: Path) -> str:
-    """The command that prints every detail of a stored report.
+    """Return the command that prints every detail of a stored report.
 
     Args:
         stored: The document, or the folder of the check that kept it.
@@ -54,11 +54,11 @@ def _no_runs() -> list[RunSummary]:
 
 @contextmanager
 def reporting(reports: Reports = NOTHING, runs: Callable[[], list[RunSummary]] = _no_runs) -> Iterator[None]:
-    """Turn whatever keeps a subcommand from its end into a message, a report and the exit status 2, or that of a signal.
+    """Turn any error of a subcommand into a message, a report and exit status 2, or the exit status for a signal.
 
     Args:
         reports: Where the report goes.
-        runs: Gives the runs that were made until then.
+        runs: Returns the runs that have been made so far.
     """
     try:
         reports.check_places()
@@ -79,7 +79,7 @@ def reporting(reports: Reports = NOTHING, runs: Callable[[], list[RunSummary]] =
 
 
 def _without_verdict(how: str, runs: list[RunSummary]) -> LaunchError:
-    """The error for a command that the user ended; names the traces that are left."""
+    """Return the error for a command that the user ended, naming the traces that are left."""
     traces = [Path(run.trace) for run in runs if run.trace is not None]
     folders = {trace.parent for trace in traces}
     names = [str(trace.name if len(folders) == 1 else path_text(str(trace))) for trace in traces]
@@ -88,7 +88,7 @@ def _without_verdict(how: str, runs: list[RunSummary]) -> LaunchError:
     place = f" in {path_text(str(folders.pop()))}" if len(folders) == 1 else ""
     left = f"; kept{place}: {', '.join(kept)}" if kept else ""
     if sys.stderr is not None and sys.stderr.isatty():
-        # The terminal shows ^C, maybe behind part of a line.
+        # The terminal shows ^C, perhaps after part of a line.
         click.echo(_ERASE, err=True, nl=False)
     return LaunchError("interrupted", f"{how}, before there was a verdict{left}.")
 
@@ -101,21 +101,21 @@ def conclude(
     kept: Path | None = None,
     shown: dict[str, Any] | None = None,
 ) -> NoReturn:
-    """Show a comparison, write it down, and exit as its verdict says.
+    """Show a comparison, write the reports, and exit with the status of its verdict.
 
     Args:
-        comparison: What is shown.
+        comparison: The comparison to show.
         reports: Where the report goes.
-        interrupt_status: The exit status if the user ended the search for causes; 0 if nobody did.
-        kept: The folder that the report was written to without being asked for, if it was.
-        shown: The document that was printed before the search for causes began, if one was. If the search was interrupted before it
-            found anything, the same report is not printed again.
+        interrupt_status: The exit status if the user ended the search for causes; else 0.
+        kept: The folder in which the check keeps its report; None if it does not.
+        shown: The document that was printed before the search for causes, if any. If the search was interrupted before
+            it found anything, the report is not printed again.
     """
     from determinism.report.document import document
     from determinism.report.terminal import ReportConsole, Rest, render, render_rest
 
     content = document(comparison)
-    # Written first: a terminal that is gone must not cost the report.
+    # Written first: the report must survive if the terminal is gone.
     written = 0 if reports.write(content, say) else 2
     page = reports.html_file or (kept / PAGE_FILE if kept else None)
     file = path_text(str(page)) if page else None
@@ -131,23 +131,23 @@ def conclude(
 
 
 def _patch_command(content: dict[str, Any], kept: Path) -> str | None:
-    """The command that applies the diffs of a report; None if it has none."""
+    """Return the command that applies the diffs of a report; None if it has none."""
     from determinism.report.html import PATCH_FILE, patch_command, patch_text
 
     return patch_command(content, path_text(str(kept / PATCH_FILE))) if patch_text(content) else None
 
 
 def _has_news(content: dict[str, Any], shown: dict[str, Any]) -> bool:
-    """Whether a report says more than an earlier one of the same runs, other than how the search ended."""
+    """Whether a report says more than an earlier one of the same runs, apart from how the search ended."""
     return any(content[name] != shown[name] for name in ("headline", "causes", "fixes", "first_divergence"))
 
 
 def conclude_invariants(findings: InvariantFindings, reports: Reports) -> NoReturn:
-    """Show what a check of one run by itself found, write it down, and exit as its verdict says.
+    """Show the findings of an invariants check, write the reports, and exit with the status of the verdict.
 
     Args:
-        findings: What is shown.
-        reports: Where the report goes; its JSON has a form of its own.
+        findings: The findings to show.
+        reports: Where the report goes; its JSON has a different form.
     """
     import json
 
@@ -171,7 +171,7 @@ def conclude_invariants(findings: InvariantFindings, reports: Reports) -> NoRetu
 
 
 def invariants_report(findings: InvariantFindings) -> dict[str, Any]:
-    """The findings as the document that all reports are composed from; what compares two runs is empty in it."""
+    """Return the findings as a report document, in which everything that compares two runs is empty."""
     from determinism.invariants.findings import entries, headline, verdict_of
     from determinism.report.document import contexts, document
     from determinism.report.story import story_document
@@ -187,12 +187,12 @@ _SEARCHING = "The search for the cause has not ended."
 
 
 def show_first(comparison: Comparison, reports: Reports, line: ProgressLine) -> dict[str, Any]:
-    """Print and write what two runs show, before any further run: what ends the command from now on does not cost it.
+    """Print and write the comparison of two runs before any further run, so that it survives whatever ends the command.
 
     Args:
-        comparison: What the runs show.
+        comparison: Comparison of the runs.
         reports: Where the report goes; it is written again when the search has ended.
-        line: What must not be printed into.
+        line: The progress line, to be cleared meanwhile.
 
     Returns:
         The document that was printed.
@@ -210,10 +210,10 @@ def show_first(comparison: Comparison, reports: Reports, line: ProgressLine) -> 
 
 
 def run_check(make: Callable[..., RunningCheck], reports: Reports) -> NoReturn:
-    """Make the runs of a check, show what they show, and exit.
+    """Make the runs of a check, show the result, and exit.
 
     Args:
-        make: Gives the check; called with what announces runs, what prints messages, and what is told a first verdict.
+        make: Returns the check; called with callbacks that announce runs, print messages, and receive a first verdict.
         reports: Where the report goes.
     """
     line = ProgressLine()
@@ -226,11 +226,11 @@ def run_check(make: Callable[..., RunningCheck], reports: Reports) -> NoReturn:
 
 
 def keep_report(comparison: Comparison, folder: Path) -> Path | None:
-    """Write the report beside the traces, for their owner only: page, document, and the diffs of verified fixes.
+    """Write the report next to the traces, readable only by the owner: page, document, and diffs of verified fixes.
 
     Args:
-        comparison: What was found.
-        folder: Where the check keeps what it made.
+        comparison: The result of the check.
+        folder: The folder of the check.
 
     Returns:
         The folder; None if it cannot be written to.
@@ -252,7 +252,7 @@ def keep_report(comparison: Comparison, folder: Path) -> Path | None:
 def fail(
     error: DeterminismError, reports: Reports = NOTHING, runs: list[RunSummary] | None = None, status: int = 2
 ) -> NoReturn:
-    """Say what kept the command from a verdict, write it down, and exit."""
+    """Print why there is no verdict, write the reports, and exit."""
     from determinism.trace.opening import with_urls
 
     lines = [with_urls(line) for line in error.lines]
@@ -263,7 +263,7 @@ def fail(
 
 
 def write_trouble(identifier: str, message: str, reports: Reports, runs: list[RunSummary] | None = None) -> None:
-    """Write reports that say only why there is no verdict."""
+    """Write reports that contain only the reason why there is no verdict."""
     if not reports.is_wanted:
         return
     from determinism.report.document import document
@@ -274,7 +274,7 @@ def write_trouble(identifier: str, message: str, reports: Reports, runs: list[Ru
 
 
 def say(*message: str) -> None:
-    """Print a message of this command, line by line, as far as there is somewhere to print it."""
+    """Print a message of this command, if possible."""
     try:
         lines = [legible(line, getattr(sys.stderr, "encoding", None) or "utf-8") for line in message]
         lines[0] = f"determinism: {lines[0]}"
@@ -284,22 +284,22 @@ def say(*message: str) -> None:
 
 
 def _folded(line: str) -> str:
-    """A sentence folded between its words, as wide as the terminal; paths and options stay whole."""
+    """Wrap a sentence between words to the width of the terminal; paths and options stay whole."""
     width = max(shutil.get_terminal_size().columns, 20)
     return "\n".join(textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False)) or line
 
 
-# Says what is going on while a program runs, on the terminal's error stream.
+# Shows progress on standard error while a program runs.
 
 _ERASE = "\r\x1b[2K"
 
 
 def _fitting(title: str, *states: str) -> str:
-    """A line cut to the width of the terminal, less what ^C takes: of one that wraps only the last row could be erased.
+    """Cut a line to the terminal's width, less the width of ^C: only the last row of a wrapped line could be erased.
 
     Args:
-        title: What is going on. It matters more than the rest, so it is only cut where no state fits behind it.
-        *states: How far it is, in full first and then with less.
+        title: The current activity. It matters most, so it is cut only if no state fits after it.
+        *states: The progress, in full and then in shorter forms.
     """
     width = max(shutil.get_terminal_size().columns, 20) - 3
     encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
@@ -312,12 +312,12 @@ def _fitting(title: str, *states: str) -> str:
 
 
 _QUIET_SECONDS = 1.0
-"""What takes less needs no line."""
+"""Shorter activities show no line."""
 _LOOK_SECONDS = 0.25
 
 
 def _columns() -> int:
-    """How wide the terminal is, whatever `COLUMNS` says; 0 if that is not known."""
+    """Return the width of the terminal, ignoring `COLUMNS`; 0 if unknown."""
     try:
         return os.get_terminal_size(sys.stderr.fileno()).columns
     except (OSError, ValueError, AttributeError):
@@ -329,31 +329,31 @@ def _time_text(seconds: float) -> str:
 
 
 class ProgressLine:
-    """One line that shows run, step and records, and later how far the comparison is; a context that takes it away.
+    """A line with the progress of runs, and later of the comparison; a context manager that clears it.
 
-    The line moves only where it cannot fall between the program's own output: on a terminal, in the runs whose output
-    goes to a log, and between runs. Elsewhere each run is announced once. What is printed after the program's own output begins on a new line.
+    It is updated only where it cannot interfere with the program's own output: on a terminal, during logged runs, and
+    between runs. Otherwise each run is announced once. Text after the program's own output begins on a new line.
     """
 
     def __init__(self) -> None:
         self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
         self._is_shown = False
         self._is_after_program = False
-        """Whether the program itself writes to the terminal, or did last."""
+        """Whether the program itself is writing, or was the last to write, to the terminal."""
         self._may_run_into_output = False
-        """Whether a report would be the first thing on the standard output after what the program wrote there."""
+        """Whether a report would directly follow the program's output on standard output."""
         self._said = ""
         self._expected = 0
         """How many records a comparison reads."""
         self._run_seen = time.monotonic()
-        """When a run told its progress last."""
+        """When a run last reported progress."""
         self._lock = threading.RLock()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> ProgressLine:
         if self._is_terminal:
-            # Imported here: a program may be started, and this process forked for that, while the thread would import.
+            # Imported here so that the thread does not import while this process is forked to start a program.
             import_module("determinism.trace.reader")
             self._thread = threading.Thread(target=self._show_reading, name="progress", daemon=True)
             self._thread.start()
@@ -372,7 +372,7 @@ class ProgressLine:
     def announce(
         self, title: str, log: Path | None, *, part: str = "", seconds: float | None = None, is_limit: bool = False
     ) -> ProgressCallback | None:
-        """A run begins; see `determinism.launch.program.Announce`."""
+        """Announce that a run begins; see `determinism.launch.program.Announce`."""
         self.clear()
         self._is_after_program = log is None
         self._may_run_into_output |= log is None
@@ -402,35 +402,35 @@ class ProgressLine:
         return show
 
     def expect(self, records: int) -> None:
-        """Take how many records a comparison reads, for what is shown of how far it is."""
+        """Set the number of records that a comparison will read, for its progress."""
         self._expected = records
 
     def say(self, *message: str) -> None:
-        """Print a message on a line of its own."""
+        """Print a message on its own line."""
         with self._lock:
             self.clear()
             say(*message)
 
     @contextmanager
     def silent(self) -> Iterator[None]:
-        """Keep the line away while something else is printed."""
+        """Hide the line while other text is printed."""
         with self._lock:
             self.clear()
             self._begin_report()
             yield
 
     def clear(self) -> None:
-        """Take the line away; one that the program began stays."""
+        """Clear the line; a line that the program began stays."""
         with self._lock:
             if self._is_terminal and self._is_after_program and (columns := _columns()):
-                # As wide as the terminal: where the cursor is within a line, this ends on the next one, and else on the same.
+                # This many spaces move the cursor to the next line only if it is not at the beginning of one.
                 self._print(f"{' ' * columns}{_ERASE}")
             if self._is_shown:
                 self._print(_ERASE)
                 self._is_shown = False
 
     def _begin_report(self) -> None:
-        """End the line of the program's output within which a report would begin; on a terminal `clear` has seen to that."""
+        """End the line of program output in which a report would begin; on a terminal, `clear` has done that."""
         if self._may_run_into_output:
             self._may_run_into_output = False
             is_on_terminal = self._is_terminal and sys.stdout is not None and sys.stdout.isatty()
@@ -438,7 +438,7 @@ class ProgressLine:
                 click.echo()
 
     def _show_reading(self) -> None:
-        """Show how far a comparison is, while no run tells its progress."""
+        """Show the progress of a comparison while no run reports progress."""
         from determinism.trace.process import ReadSoFar
 
         read_before, began = ReadSoFar.records, 0.0
@@ -454,7 +454,7 @@ class ProgressLine:
                 self._show("comparing the runs", *_reading_texts(read - first, self._expected, now - began))
 
     def _show(self, title: str, *states: str) -> None:
-        """Draw the line, with the first state that fits; where none does the end of the title is cut."""
+        """Draw the line with the first state that fits; if none does, cut the title."""
         with self._lock:
             self._print(f"{_ERASE}{_fitting(f'determinism: {title}', *states)}")
             self._is_shown = True
@@ -463,12 +463,12 @@ class ProgressLine:
         try:
             click.echo(text, err=True, nl=False)
         except (OSError, ValueError):
-            # A terminal that is gone must not end the run.
+            # The run must continue even if the terminal is gone.
             self._is_terminal = False
 
 
 def _reading_texts(read: int, expected: int, seconds: float) -> list[str]:
-    """How far a comparison is, in full and with less. It reads every record once, and near a difference some of them again."""
+    """Describe a comparison's progress, in full and shorter. Records near a difference may be read more than once."""
     if not 0 < read < expected:
         return [f", {read:,} records, {_time_text(seconds)}"]
     left = seconds * (expected - read) / read

@@ -1,4 +1,4 @@
-"""`determinism golden` and `bisect`: keep the digests of each step in a file to commit, check against it, find the commit that changed them."""
+"""`determinism golden` and `bisect`: commit digests of each step, check runs against them, find what changed them."""
 
 from __future__ import annotations
 
@@ -111,10 +111,10 @@ def bisect(
 
 
 def _write_json(file: Path | None, content: dict[str, Any]) -> None:
-    """Write a document to the file that `--json` names, if it was given.
+    """Write a document to the file given with `--json`, if any.
 
     Raises:
-        UsageError: It cannot be written.
+        UsageError: The file cannot be written.
     """
     if file is not None:
         from determinism.report.document import write_report

@@ -1,4 +1,4 @@
-"""`determinism lint`: what will make runs differ, before anything runs."""
+"""`determinism lint`: find what will make runs differ, before anything runs."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _by_framework(given: tuple[str, ...], device: str | None) -> tuple[tuple[str
     for one in given:
         name, separator, version = one.partition("=")
         if not separator or not version.strip("= "):
-            raise click.UsageError(f"--version {one} names no version. Write FRAMEWORK=V, such as torch=2.6.")
+            raise click.UsageError(f"--version {one} does not name a version. Write FRAMEWORK=V, such as torch=2.6.")
         version = version.strip("= ")
         release(version)
         found.append((framework_named(name).identifier, version))

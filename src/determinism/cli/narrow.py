@@ -1,4 +1,4 @@
-"""`determinism narrow`: find the step at which two long runs part, and look at the ops of a few steps around it alone."""
+"""`determinism narrow`: find the step at which two long runs diverge, and record only the ops around it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that several subcommands share, and the report files that they ask for."""
+"""Options shared by several subcommands, and the report files that they request."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from determinism.errors import DeterminismError, UsageError, legible
 from determinism.run_spec import STATE_EVERY, RunSpec
 from determinism.types import PRECISIONS, Level
 
-# What is said of an error that should not have come: a defect of ours.
+# The message for an unexpected error, which is a bug of our own.
 
 TRACEBACK_VARIABLE = "DETERMINISM_TRACEBACK"
 
 
 def defect(error: Exception, consequence: str) -> DeterminismError:
-    """The message for an error that nobody foresaw.
+    """Print the traceback if requested, and return the message for an unexpected error.
 
     Args:
-        error: What was raised.
-        consequence: What could not be done.
+        error: The exception.
+        consequence: The consequence for the command, as a clause.
     """
     frames = traceback.extract_tb(error.__traceback__)
     place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
@@ -42,12 +42,12 @@ def defect(error: Exception, consequence: str) -> DeterminismError:
     )
 
 
-# What a subcommand writes of its verdict: the files that options name, and annotations.
+# The output of a verdict besides the terminal: report files and annotations.
 
 
 @dataclass(frozen=True)
 class Reports:
-    """Where the report goes besides the terminal."""
+    """Where the report goes besides the terminal, and in how much detail."""
 
     json_file: Path | None = None
     html_file: Path | None = None
@@ -60,7 +60,7 @@ class Reports:
 
     @property
     def files(self) -> dict[str, Path]:
-        """The files that were asked for, by option."""
+        """The requested files, by option."""
         named = {
             "--json": self.json_file,
             "--html": self.html_file,
@@ -71,13 +71,13 @@ class Reports:
         return {option: file for option, file in named.items() if file is not None}
 
     def check_places(self, source: Path | None = None) -> None:
-        """See before anything runs that the reports can be written.
+        """Check that the reports can be written, before anything runs.
 
         Args:
-            source: What they are made from.
+            source: The stored report that they are made from, if any.
 
         Raises:
-            UsageError: One cannot, or two would be the same file, or it is what they are made from.
+            UsageError: A file cannot be written, two options name the same file, or one names `source`.
         """
         taken = {} if source is None else {source.resolve(): "the report"}
         for option, file in self.files.items():
@@ -92,18 +92,18 @@ class Reports:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether anything was asked for."""
+        """Whether any file or annotation is requested."""
         return bool(self.files) or self.is_annotated
 
     def write(self, content: dict[str, Any], say: Callable[[str], None]) -> bool:
-        """Write the files; one that cannot be written does not keep the others from being written.
+        """Write the files; a failure does not prevent the others from being written.
 
         Args:
             content: The JSON document.
-            say: Told what could not be written.
+            say: Called with a message for each failure.
 
         Returns:
-            Whether all could be written.
+            Whether all files were written.
         """
         from determinism.report.document import write_report
 
@@ -120,7 +120,7 @@ class Reports:
         return not failures
 
     def annotate(self, content: dict[str, Any]) -> None:
-        """Print the annotations: workflow commands for GitHub's runner, elsewhere a short line each that editors understand."""
+        """Print the annotations: workflow commands on GitHub's runner, else short lines that editors understand."""
         if not self.is_annotated:
             return
         from determinism.report.formats import annotation_lines, problem_lines, step_summary
@@ -132,13 +132,13 @@ class Reports:
             click.echo(line)
         page = os.environ.get("GITHUB_STEP_SUMMARY")
         if page:
-            # The summary is an extra: the verdict must not depend on whether it could be written.
+            # The summary is optional: the verdict must not depend on whether it could be written.
             with suppress(OSError), open(page, "a", encoding="utf-8") as file:
                 file.write(step_summary(content))
 
     @contextmanager
     def commands_stopped(self) -> Iterator[None]:
-        """Keep a workflow's runner from obeying what is printed inside: strings of the program may look like commands."""
+        """Keep a workflow's runner from obeying enclosed output: strings of the program may look like commands."""
         if not self.is_annotated or not _is_github():
             yield
             return
@@ -153,7 +153,7 @@ class Reports:
 
 
 def _is_github() -> bool:
-    """Whether GitHub's runner, or one that does as it does, reads what is printed."""
+    """Whether GitHub's runner, or a compatible one, reads the output."""
     return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
@@ -194,7 +194,7 @@ def _check_place(option: str, file: Path) -> None:
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 PROGRAM_SETTINGS = {"ignore_unknown_options": False, "allow_interspersed_args": False}
-"""Everything from the program's name on belongs to the program."""
+"""Everything from the program's name onward belongs to the program."""
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]  # older versions of click have no type argument
@@ -203,7 +203,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # older versions of clic
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read the text."""
+        """Convert the text to bytes."""
         if isinstance(value, int):
             return value
         text = str(value).strip().lower().removesuffix("b")
@@ -218,12 +218,12 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # older versions of clic
 
 
 class Factors(click.ParamType):  # type: ignore[type-arg]  # as above
-    """Names of factors that can be perturbed, with commas; or `all`."""
+    """Comma-separated names of factors that can be perturbed; or `all`."""
 
     name = "factors"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        """Read the names."""
+        """Convert the text to names."""
         from determinism.factors.catalog import PERTURBABLE
 
         if isinstance(value, tuple):
@@ -268,14 +268,14 @@ _RECORDING_OPTIONS = {
         help="Keep up to N elements of each tensor, so that `compare` can say how far apart values are; 64 is plenty.",
     ),
 }  # fmt: skip
-"""By the field of `RunSpec` that each sets."""
+"""Options by the field of `RunSpec` that each sets."""
 
 
 def recording_options(*, without: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The options that reach a recorder, which come together as `spec`.
+    """Add the options for the recorder, which are passed together as `spec`.
 
     Args:
-        without: Fields of `RunSpec` whose options the command does not have.
+        without: Fields of `RunSpec` whose options the command lacks.
     """
     names = [name for name in _RECORDING_OPTIONS if name not in without]
 
@@ -304,7 +304,7 @@ failure_option = click.option(
 
 
 class OutputFile(click.Path):
-    """A file to be written; what looks like an option is taken for a name that was forgotten."""
+    """A file to be written; a value that looks like an option is taken for a missing file name."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path, dir_okay=False)
@@ -317,7 +317,7 @@ class OutputFile(click.Path):
 
 
 def file_option(name: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """An option that names a file to be written, which comes as `NAME_file`."""
+    """Return an option for a file to be written, which is passed as `NAME_file`."""
     return click.option(f"--{name}", f"{name}_file", type=OutputFile(), metavar="FILE", help=text)
 
 
@@ -341,7 +341,7 @@ verbose_option = click.option(
 
 
 def report_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options for files, annotations and details, which come together as `reports`."""
+    """Add the options for files, annotations and details, which are passed together as `reports`."""
 
     @wraps(function)
     def with_reports(
@@ -375,13 +375,13 @@ def report_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def verdict_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--strict`, `--allow-failure`, and what reports are written."""
+    """Add `--strict`, `--allow-failure`, and the options for reports."""
     strict = click.option("--strict", is_flag=True, help="Also count differences that nothing reads.")
     return strict(failure_option(report_options(function)))
 
 
 def _as_command(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
-    """Start a Python script that was given without `python`, and say how."""
+    """Prepend `python` to a Python script that was given without it, and say so."""
     if context.resilient_parsing or not value or not value[0].endswith(".py"):
         return value
     from determinism.launch.interpreter import with_python
@@ -404,7 +404,7 @@ optional_program_argument = click.argument(
 
 
 def enabling_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--warn-only`, `--threads` and `--precision`."""
+    """Add `--warn-only`, `--threads` and `--precision`."""
     warn_only = click.option(
         "--warn-only", is_flag=True, help="Let ops that cannot be deterministic warn instead of raising."
     )

@@ -51,7 +51,7 @@ def record(
             say(warning)
         try:
             with StandardInput() as standard_input:
-                # What comes last is what a long run that fails is recorded for. Kept values belong to records from the first on.
+                # The end matters most in a long run that fails. Kept values need the records from the first one on.
                 keeps_newest = spec.max_disk is not None and spec.values is None
                 completed = replace(spec, trace_folder=folder, keeps_newest=keeps_newest)
                 result = record_program(program, completed, stdin=standard_input)

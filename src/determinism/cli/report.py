@@ -31,7 +31,7 @@ from determinism.cli.options import (
 def report(document: Path, annotate: bool, verbose: bool, **files: Any) -> None:
     """Print a report stored with `--json`, or convert it to a page or a test result.
 
-    Of a DIR that `check` kept, its report is taken.
+    If DIR is a folder that `check` kept, its report is used.
 
     Neither the traces nor the program are needed.
 

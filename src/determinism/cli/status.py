@@ -19,7 +19,7 @@ _WIDTH_OF_A_FILE = 140
 
 
 def _named_like(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The ops that a shell offers for what was typed: those that begin so, else those whose last part does."""
+    """Return shell completions: the ops that begin with the input, else those whose last part does."""
     from determinism.knowledge.entries import index
 
     names = sorted({entry.name for entry in index().entries})

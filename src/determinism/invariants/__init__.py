@@ -1,1 +1,1 @@
-"""Checks what must agree within one run, such as replicas of a parameter on several ranks: no second run is needed."""
+"""Checks within one run, without a second one, of what must agree, such as replicas of a parameter on several ranks."""

@@ -1,4 +1,4 @@
-"""What is found by checking a run by itself, and how it is told: as JSON, and as the entries of a report."""
+"""The findings of a check of one run by itself, and their forms: JSON and the entries of a report."""
 
 from __future__ import annotations
 
@@ -30,53 +30,53 @@ COMPARED = {
     SHARDS: ("gathered parameter", "equal to the shards"),
     FILES: ("loaded file", "equal to what was saved"),
 }
-"""Per invariant: what is counted, and how that is told."""
+"""For each invariant, the noun for what is counted and the phrase for its agreement."""
 
 _RANK = re.compile(r"(?:.*\.)?rank-(\d+)")
 
 
 @dataclass(frozen=True)
 class Violation:
-    """Something that must agree within a run, and does not."""
+    """A disagreement between values that must agree within a run."""
 
     invariant: str
     step: int
     ranks: tuple[int, ...]
-    """That differ from the others, or all ranks concerned if none can be told from the others; none if the program has no ranks."""
+    """Ranks that differ from the others, or all ranks involved if it is unclear which; empty if there are no ranks."""
     others: tuple[int, ...]
-    """That they were compared with."""
+    """Ranks that they were compared with."""
     what: str
     names: tuple[str, ...] = ()
-    """Of all tensors that differ in this step."""
+    """Names of all tensors that differ in this step."""
     op: str | None = None
     site: Frame | None = None
     """Line of the first op that only the differing side ran, or whose result differs there."""
     asked_at: Frame | None = None
-    """Line that asked for the whole computation, such as the call of `checkpoint`."""
+    """Line that requested the whole computation, such as the call of `checkpoint`."""
     process: str | None = None
-    """Key of the process, where the violation is within one."""
+    """Key of the process, if the violation is within one."""
 
 
 @dataclass
 class InvariantFindings:
-    """What was compared within a run, and what did not agree."""
+    """The comparisons within a run, and the violations found."""
 
     violations: list[Violation] = field(default_factory=list)
     ranks: int = 0
     steps: int = 0
-    """That all ranks made."""
+    """Number of steps that all ranks made."""
     compared: Counter[str] = field(default_factory=Counter)
-    """How many of them were compared, by invariant."""
+    """Number of comparisons, by invariant."""
     incomplete: list[str] = field(default_factory=list)
-    """Processes of which records are missing."""
+    """Processes whose records are incomplete."""
     run: RunSummary | None = None
     recorded: Recorded = field(default_factory=Recorded)
     trace: str | None = None
-    """Where the run is kept, if it is."""
+    """Where the trace is kept, if it is."""
 
 
 def ranks_of(trace: Trace) -> dict[int, ProcessTrace]:
-    """The main streams of the processes that are ranks, by rank."""
+    """Return the main streams of the processes that are ranks, by rank."""
     found = {}
     for process in main_streams(trace):
         rank = rank_of(process)
@@ -86,19 +86,19 @@ def ranks_of(trace: Trace) -> dict[int, ProcessTrace]:
 
 
 def rank_of(process: ProcessTrace) -> int | None:
-    """The rank of a process; None if it is none."""
+    """Return the rank of a process; None if it is not a rank."""
     matched = _RANK.fullmatch(process.key)
     return None if matched is None else int(matched[1])
 
 
 def main_streams(trace: Trace) -> Iterator[ProcessTrace]:
-    """The streams that have an order of their own."""
+    """Yield the streams whose records are in program order."""
     for process in trace.processes:
         if process.description.get("stream", Stream.PROCESS) == Stream.PROCESS:
             yield process
 
 
-# How it is reported.
+# The report.
 
 _MOST_NAMES = 4
 _HEADLINES = {
@@ -106,18 +106,18 @@ _HEADLINES = {
     FILES: "{what} returns different tensors than were saved to it",
     GRAD_MODE: "{what} gives different results under no_grad than with grad",
 }
-"""Of what is found within one process."""
+"""Headlines of violations within one process."""
 
 
 def verdict_of(findings: InvariantFindings) -> Verdict:
-    """The verdict: without anything that could be compared, or with records missing, a run is not called consistent."""
+    """Return the verdict; a run is inconclusive if nothing could be compared or records are missing."""
     if findings.violations:
         return Verdict.DIFFERENT
     return Verdict.INCONCLUSIVE if findings.incomplete or not findings.compared.total() else Verdict.SAME
 
 
 def invariants_document(findings: InvariantFindings) -> dict[str, Any]:
-    """The findings as JSON, in the form that `docs/invariants.md` describes."""
+    """Return the findings as JSON, in the form that `docs/invariants.md` describes."""
     return {
         "format": "determinism.invariants/1",
         "verdict": verdict_of(findings).value,
@@ -142,7 +142,7 @@ def _place(frame: Frame | None) -> dict[str, Any] | None:
 
 
 def headline(findings: InvariantFindings) -> str:
-    """The first line of the report."""
+    """Return the first line of the report."""
     if findings.violations:
         first, *others = findings.violations
         more = f", and {counted(len(others), 'more violation')}" if others else ""
@@ -161,7 +161,7 @@ def headline(findings: InvariantFindings) -> str:
 
 
 def entries(findings: InvariantFindings) -> Iterator[Entry]:
-    """What the report says below the first line."""
+    """Yield the entries of the report below the first line."""
     for number, one in enumerate(findings.violations):
         if number:
             text = _violation(one)

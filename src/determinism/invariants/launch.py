@@ -1,4 +1,4 @@
-"""Runs a program once and checks what must agree within the run; the trace is kept where something does not."""
+"""Run a program once and check what must agree within the run; the trace is kept if anything does not."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _RUN = "run-1"
 
 @dataclass
 class InvariantCheck:
-    """One run, and what is found in it."""
+    """A check of one run by itself."""
 
     request: CheckRequest
     announce: Announce = unannounced
     warn: Callable[[str], None] = lambda message: None
 
     def run(self) -> InvariantFindings:
-        """Run the program and compare what must agree.
+        """Run the program and check its invariants.
 
         Raises:
-            DeterminismError: It could not be run or recorded, or failed without anything found.
+            DeterminismError: It could not be run or recorded, or failed without a violation.
         """
         warning = check_interpreter(self.request.command, os.environ)
         if warning is not None:
@@ -54,7 +54,7 @@ class InvariantCheck:
         if result.exit_status and not findings.violations and not self.request.allow_failure:
             raise LaunchError(
                 "invariants-run-failed",
-                f"The program ended with {exit_phrase(result.exit_status)}. Its ranks agreed up to then, but the rest "
+                f"The program ended with {exit_phrase(result.exit_status)}. Its ranks agreed until then, but the rest "
                 f"is unknown. The trace is kept in {folder}. Fix the program, or give --allow-failure.",
             )
         if verdict_of(findings) is Verdict.SAME and not self.request.keep:
@@ -65,13 +65,13 @@ class InvariantCheck:
 
 
 def check_stored(folder: Path) -> InvariantFindings:
-    """Compare what must agree within a stored run.
+    """Check the invariants of a stored run.
 
     Args:
-        folder: Its trace.
+        folder: Trace of the run.
 
     Raises:
-        TraceError: It is damaged, or processes of it are missing.
+        TraceError: The trace is damaged, or processes are missing from it.
     """
     trace = open_trace(folder)
     if trace.missing_processes:
@@ -87,7 +87,7 @@ def check_stored(folder: Path) -> InvariantFindings:
     for process in processes:
         check_repeated(process, findings)
         for _ in process.chunks():
-            pass  # Whether records are missing is known at the end.
+            pass  # Missing records are known only at the end.
     if not findings.ranks:
         findings.steps = max((process.extent[1] for process in processes), default=0)
     findings.incomplete = [p.key for p in processes if p.truncated or p.stopped_by is not None]

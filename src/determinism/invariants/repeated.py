@@ -1,7 +1,7 @@
-"""Checks what must come back the same: computations that a process makes twice (what activation checkpointing recomputes, and calls with grad and under
-no_grad), and what is kept elsewhere (shards of parameters on other ranks, and tensors in files).
+"""Check repeated values: computations that a process makes twice (recomputation by activation checkpointing, and calls
+with grad and under no_grad), and stored values (shards of parameters on other ranks, and tensors in files).
 
-The former are spans of records between two marks, which are there where a run was recorded with its invariants.
+The former are spans of records between two marks, which exist if a run was recorded with its invariants.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from determinism.types import NO_DIGEST, Role, Stream
 
 _MARKS = frozenset({CALLED_OP, CHECKPOINTED_OP, RECOMPUTED_OP, RETURNED_OP})
 _MOST_CALLS = 1024
-"""Of which it is kept what they got and gave."""
+"""How many calls are kept with their inputs and outputs."""
 _MOST_STEPS = 2
-"""For which first forwards are kept."""
+"""How many steps first forwards are kept for."""
 _KEPT_STATISTICS = 2
-"""Running statistics that normalisation writes beside its results; they come first among its outputs."""
+"""Running statistics that normalisation writes besides its results; they come first among its outputs."""
 _RESULTS_OF_NORMALISATION = 3
 
 
@@ -54,28 +54,28 @@ class SpanOp(NamedTuple):
     key: tuple[int, int]
     """Numbers of the op and of the innermost frame."""
     digests: tuple[bytes, ...]
-    """Of its results that lie in memory of the span; what it changes outside is not computed twice but changed twice."""
+    """Digests of its results in the span's own memory; memory from outside is not computed twice but changed twice."""
     is_copy: bool
     record: int
 
 
 @dataclass
 class _Span:
-    """What stands between two marks."""
+    """The records between two marks."""
 
     mark: str
     number: int
-    """Of the mark that began it."""
+    """Number of the mark that began it."""
     step: int
     of: int
-    """Number of the mark that it is to agree with; -1 if none."""
+    """Number of the mark that began the span with which it must agree; -1 if none."""
     text: str
     stack: int
     ops: list[SpanOp] = field(default_factory=list)
     drawn_from: bytes | None = None
     """State of the generator that its first random op drew from."""
     key: tuple[object, ...] = ()
-    """Of a call: everything that its result depends on."""
+    """For a call, everything that its result depends on."""
 
 
 class _Call(NamedTuple):
@@ -88,11 +88,11 @@ def check_repeated(process: ProcessTrace, findings: InvariantFindings) -> None:
     """Compare the computations that a process made twice.
 
     Args:
-        process: The main stream of it.
-        findings: Where violations and numbers are added.
+        process: Main stream of the process.
+        findings: Findings to which violations and counts are added.
 
     Raises:
-        TraceError: It is damaged.
+        TraceError: The trace is damaged.
     """
     if _MARKS.isdisjoint(process.names.texts(Table.OP)):
         return
@@ -109,13 +109,13 @@ class _Reader:
         self._findings = findings
         self._open: list[_Span] = []
         self._first: dict[int, _Span] = {}
-        """First forwards of activation checkpoints, by their marks."""
+        """First forwards of activation checkpoints, by the numbers of their marks."""
         self._calls: dict[tuple[object, ...], dict[str, _Call]] = {}
-        """By what their results depend on, and by whether gradients were recorded."""
+        """Calls by everything that their results depend on, and by grad mode."""
         self._reported: set[tuple[str, Frame | None]] = set()
 
     def add(self, chunk: Chunk) -> None:
-        """Take the next records."""
+        """Process the next records."""
         ops = self._process.names.texts(Table.OP)
         marks = {number: name for number, name in enumerate(ops) if name in _MARKS}
         numbers, roles = chunk.columns["op"], chunk.columns["role"]
@@ -132,7 +132,7 @@ class _Reader:
             self._returned(of, entry)
             return
         if mark == CALLED_OP:
-            # Of an earlier one that raised there is no end.
+            # An earlier call that raised has no end mark.
             self._open = [span for span in self._open if span.mark != CALLED_OP]
         span = _Span(mark, entry.number, entry.step, of, entry.arguments, stack)
         if mark == CALLED_OP:
@@ -167,7 +167,7 @@ class _Reader:
                 op = _span_op(self._process, chunk, row, span.number)
             span.ops.append(op)
             if span.mark == RECOMPUTED_OP:
-                # What is recomputed within a recomputation is no part of the outer one.
+                # A nested recomputation is not part of the outer one.
                 break
 
     def _recomputed(self, again: _Span) -> None:
@@ -196,7 +196,7 @@ class _Reader:
             self._report(GRAD_MODE, call.span, record, self._frame(call.span.stack), what)
 
     def _first_difference(self, call: _Call, other: _Call) -> int | None:
-        """The first op of a call that the other did not make, or whose result differs there."""
+        """Return the first op of a call that the other call did not make, or whose result differs there."""
         for mine, theirs in zip(self._ops_of(call), self._ops_of(other), strict=False):
             if mine.key[0] != theirs.key[0] or mine.digests != theirs.digests:
                 return mine.record
@@ -248,14 +248,14 @@ def _span_op(process: ProcessTrace, chunk: Chunk, row: int, began: int) -> SpanO
 
 
 def first_recomputed_otherwise(first: Sequence[SpanOp], again: Sequence[SpanOp]) -> SpanOp | None:
-    """The first op of a recomputation that gave something else than in the first forward, or was not in it.
+    """Return the first op of a recomputation that had a different result in the first forward, or was not in it.
 
-    A recomputation may end early. Selective checkpointing leaves out ops whose results were kept, and autocast may copy weights anew
-    whose copies were at hand; so where the ops are not the same, copies do not count, and ops may be missing.
+    A recomputation may end early. Selective checkpointing omits ops whose results were kept, and autocast may copy
+    weights again that had cached copies; so if the ops are not the same, copies do not count, and ops may be missing.
 
     Args:
         first: The ops of the first forward.
-        again: Those of the recomputation.
+        again: The ops of the recomputation.
     """
     if [op.key for op in again] == [op.key for op in first[: len(again)]]:
         differing = next((op for op, known in zip(again, first, strict=False) if op.digests != known.digests), None)
@@ -280,21 +280,21 @@ def first_recomputed_otherwise(first: Sequence[SpanOp], again: Sequence[SpanOp])
     return None
 
 
-# What is kept elsewhere: shards of parameters on other ranks, and tensors in files.
+# Stored values: shards of parameters on other ranks, and tensors in files.
 
 
 class _Marked(NamedTuple):
-    """A record of something that is kept, and where the program asked for it."""
+    """A record that marks stored values, and the site that requested them."""
 
     process: ProcessTrace
     entry: Entry
     said: dict[str, Any]
-    """Its arguments."""
+    """Arguments of the record."""
     site: Frame | None
 
 
 def _marked(process: ProcessTrace, *ops: str) -> Iterator[_Marked]:
-    """The records of some sorts, in order; one whose arguments are damaged is passed over."""
+    """Yield the records of some ops, in order, skipping those with damaged arguments."""
     names = process.names.texts(Table.OP)
     wanted = {number for number, name in enumerate(names) if name in ops}
     if not wanted:
@@ -314,14 +314,14 @@ def _marked(process: ProcessTrace, *ops: str) -> Iterator[_Marked]:
 
 
 def check_shards(trace: Trace, findings: InvariantFindings) -> None:
-    """Compare what modules computed with, of parameters that are kept in shards, with the shards of all ranks.
+    """Compare gathered parameters, with which modules computed, with the shards of all ranks.
 
     Args:
-        trace: Of one run.
-        findings: Where violations and numbers are added.
+        trace: Trace of one run.
+        findings: Findings to which violations and counts are added.
 
     Raises:
-        TraceError: It is damaged.
+        TraceError: The trace is damaged.
     """
     ranks = ranks_of(trace)
     is_reported = False
@@ -343,7 +343,7 @@ def check_shards(trace: Trace, findings: InvariantFindings) -> None:
 
 
 def _other_values(rank: int, one: _Marked, by_rank: dict[int, _Marked]) -> Iterator[int]:
-    """The ranks whose shard is not what a rank had of it."""
+    """Yield the ranks whose shard differs from the value that a rank gathered."""
     members = one.said.get("ranks")
     if not isinstance(members, list) or rank not in members:
         return
@@ -352,7 +352,7 @@ def _other_values(rank: int, one: _Marked, by_rank: dict[int, _Marked]) -> Itera
         if keeper is None or keeper.said.get("ranks") != members:
             continue
         shard, theirs = keeper.entry.inputs[0], keeper.entry.inputs[1 + place]
-        # With mixed precision what is gathered has another type, which must still be the same on all ranks.
+        # With mixed precision the gathered values have another dtype, and must only agree across ranks.
         kept = shard if _form(shard) == _form(part) else theirs
         if part.digest != kept.digest and NO_DIGEST not in (part.digest, kept.digest):
             yield member
@@ -363,16 +363,16 @@ def _form(value: Input) -> tuple[Any, ...]:
 
 
 def check_files(trace: Trace, findings: InvariantFindings) -> None:
-    """Compare what files gave when they were loaded with what was saved to them in the same run.
+    """Compare tensors loaded from files with those saved to them in the same run.
 
-    A file that the process saved itself must give what it saved last. One that only others saved must give what one of them saved.
+    A file that the process itself saved must contain what it saved last; another file, what any process saved.
 
     Args:
-        trace: Of one run.
-        findings: Where violations and numbers are added.
+        trace: Trace of one run.
+        findings: Findings to which violations and counts are added.
 
     Raises:
-        TraceError: It is damaged.
+        TraceError: The trace is damaged.
     """
     if not any(LOADED_OP in process.names.texts(Table.OP) for process in trace.processes):
         return
@@ -396,7 +396,7 @@ def check_files(trace: Trace, findings: InvariantFindings) -> None:
 
 
 def _candidates(loaded: _Marked, saved: Sequence[_Marked]) -> list[_Marked]:
-    """What a file may give: what threads of the process saved, and what it saved last itself; else what others did."""
+    """Return the valid contents of a file: what the process saved last or its threads saved; else what others saved."""
     key = loaded.process.key
     own = [one for one in saved if one.process.key == key and one.entry.number < loaded.entry.number]
     threads = [

@@ -1,10 +1,10 @@
-"""Checks that ranks which hold replicas of a parameter keep them equal, and which ranks train on the same batches.
+"""Check that replicas of a parameter stay equal on all ranks that hold them, and which ranks train on the same batches.
 
-Ranks that hold replicas, or shards that `fully_shard` gathers, split the batches. Ranks that compute parts of one model share them.
+Ranks with replicas, or shards that `fully_shard` gathers, split the batches. Ranks with parts of one model share them.
 
-Which ranks hold replicas is taken from the trace. They are those of a `DistributedDataParallel` module, where the run was recorded with
-its invariants; and those whose gradients of the parameter were equal after two steps and had changed between them: ranks that train apart
-have different gradients, and a gradient that is always zero says nothing.
+The trace shows which ranks hold replicas: those of a `DistributedDataParallel` module, if the run was recorded with
+its invariants, and those whose gradients of the parameter were equal after two steps and changed in between. Ranks that
+train separately have different gradients, and a gradient that is always zero proves nothing.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ from determinism.types import NO_DIGEST, Role
 
 _HELD_KINDS = {"determinism::parameter": "parameter", "determinism::gradient": "gradient"}
 _KINDS = ("gradient", "parameter")
-"""In the order in which a step computes them."""
+"""Kinds in the order in which a step computes them."""
 _MOST_WRITES = 64
-"""To one tensor in one step that are followed back."""
+"""How many writes to one tensor in one step are followed back."""
 _MOST_EARLIER = 4
-"""Steps that are kept, to say since when parameters have differed that are found to be replicas."""
+"""How many steps are kept, to find since when parameters have differed that are later found to be replicas."""
 _LEAST_SHARED = 2
-"""Batches that two ranks must have in common: samplers repeat samples to fill the last one of an epoch."""
+"""How many batches two ranks must have in common: samplers repeat samples to fill the last batch of an epoch."""
 
 
 class Value(NamedTuple):
-    """What a rank holds under a name as a step ends."""
+    """The tensor that a rank holds under a name at the end of a step."""
 
     form: str
-    """Dtype and shape of the tensor, and the part of it that the digest is of."""
+    """Dtype and shape of the tensor, and of the part of it that was digested."""
     digest: bytes
     record: int
-    """That wrote it last; -1 where no op is recorded."""
+    """Number of the record that wrote it last; -1 if no ops are recorded."""
     output: int = 0
-    """Which of the outputs of that record it is."""
+    """Index among the outputs of that record."""
 
 
 class Replicated(NamedTuple):
-    """Parameters that the program replicates."""
+    """Parameters that the program declares as replicated."""
 
     ranks: tuple[int, ...]
     names: tuple[str, ...]
 
 
 class Divided(NamedTuple):
-    """Ranks that hold parts of a model."""
+    """Ranks that hold parts of one model."""
 
     ranks: tuple[int, ...]
     is_shared: bool
@@ -72,30 +72,30 @@ class Step(NamedTuple):
 
     number: int
     values: Mapping[tuple[str, str], Value]
-    """By kind and name."""
+    """Tensors by kind and name."""
     batches: tuple[bytes, ...]
     """Digests of the batch before each loss."""
     batch_stack: int
-    """Where the last of them was asked for."""
+    """Stack that requested the last of these batches."""
     began: int
     """Number of the first record of the step."""
     replicated: tuple[Replicated, ...] = ()
-    """What the program said of replicas up to here."""
+    """Replicas that the program has declared so far."""
     divided: tuple[Divided, ...] = ()
-    """What it said of parts of the model up to here."""
+    """Parts of the model that the program has declared so far."""
     inputs: tuple[bytes, ...] = ()
-    """Digests of the first input of each call of an outermost module with grad."""
+    """Digest of the first input of each call, with grad, of an outermost module."""
 
 
 def check_replicas(trace: Trace, findings: InvariantFindings) -> None:
-    """Compare what the ranks of a run hold after each step.
+    """Compare the tensors that the ranks of a run hold after each step.
 
     Args:
-        trace: Of one run, at any level.
-        findings: Where violations and numbers are added.
+        trace: Trace of one run, at any level.
+        findings: Findings to which violations and counts are added.
 
     Raises:
-        TraceError: It is damaged.
+        TraceError: The trace is damaged.
     """
     ranks = ranks_of(trace)
     findings.ranks = len(ranks)
@@ -108,25 +108,25 @@ def check_replicas(trace: Trace, findings: InvariantFindings) -> None:
 
 
 class _Replicas:
-    """Learns which ranks hold replicas, and sees whether they stay equal."""
+    """Finds out which ranks hold replicas and whether these stay equal."""
 
     def __init__(self, ranks: Mapping[int, ProcessTrace], findings: InvariantFindings) -> None:
         self._numbers = list(ranks)
         self._processes = list(ranks.values())
         self._findings = findings
         self._seen: dict[str, tuple[list[Any], list[bytes]]] = {}
-        """By parameter: which ranks had equal gradients after an earlier step, and the gradients."""
+        """By parameter: keys that are equal for ranks with equal gradients after an earlier step, and the gradients."""
         self._groups: dict[str, list[list[int]]] = {}
-        """By parameter: places of ranks that hold replicas."""
+        """By parameter: groups of ranks that hold replicas, as indices."""
         self._declared: set[str] = set()
-        """Parameters of which the program said so."""
+        """Parameters that the program declared as replicas."""
         self._latest: deque[Sequence[Step]] = deque(maxlen=_MOST_EARLIER)
         self._shared: Counter[tuple[int, int]] = Counter()
         self._are_replicas_parted = False
         self._is_batch_told = False
 
     def add(self, steps: Sequence[Step]) -> None:
-        """Take the end of one step of all ranks."""
+        """Process the end of one step on all ranks."""
         self._latest.append(steps)
         if not self._are_replicas_parted:
             self._declare(steps)
@@ -179,7 +179,7 @@ class _Replicas:
             self._compare(self._first_parted(parted), parted)
 
     def _is_behind(self, name: str, group: Sequence[int]) -> bool:
-        """Whether a rank holds what another one held a step before: the owner of a shard of the optimizer has yet to send what is new."""
+        """Whether a rank holds another's old value: the owner of an optimizer shard has yet to send the new one."""
         now, before = (
             {value.digest for place in group if (value := steps[place].values.get(("parameter", name))) is not None}
             for steps in (self._latest[-1], self._latest[-2])
@@ -187,7 +187,7 @@ class _Replicas:
         return len(now) > 1 and not now.isdisjoint(before)
 
     def _first_parted(self, parted: Mapping[str, list[list[int]]]) -> Sequence[Step]:
-        """The first of the latest steps since which one of these parameters has differed."""
+        """Return the first of the latest steps since which one of these parameters has differed."""
         first = len(self._latest) - 1
         while first and any(
             self._differs(self._latest[first - 1], "parameter", name, group)
@@ -202,7 +202,7 @@ class _Replicas:
         for name, groups in compared.items():
             for group in groups:
                 kinds = [kind for kind in _KINDS if self._differs(steps, kind, name, group)]
-                # Where the program says so, gradients may differ in between, as while they are accumulated.
+                # Gradients of declared replicas may differ temporarily, for example while they are accumulated.
                 if name not in self._declared or "parameter" in kinds:
                     apart += [(kind, name, group) for kind in kinds]
         if apart:
@@ -212,7 +212,7 @@ class _Replicas:
     @staticmethod
     def _differs(steps: Sequence[Step], kind: str, name: str, group: Sequence[int]) -> bool:
         values = [value for place in group if (value := steps[place].values.get((kind, name))) is not None]
-        # Of a tensor that was written in part, the digest is of that part: it says nothing beside that of a whole one.
+        # The digest of a partly written tensor covers only that part and cannot be compared with that of a whole one.
         return len({value.form for value in values}) == 1 and len({value.digest for value in values}) > 1
 
     def _parted(self, steps: Sequence[Step], apart: Sequence[tuple[str, str, list[int]]]) -> Violation:
@@ -247,10 +247,10 @@ class _Replicas:
     def _first_difference(
         self, steps: Sequence[Step], kind: str, name: str, mine: int, other: int
     ) -> tuple[tuple[Entry, Frame | None] | None, bool | None]:
-        """The first write of a step to a tensor that one rank made alone, or whose result differs from that of another.
+        """Return the first write of a step to a tensor that only one rank made, or whose result differs on another.
 
         Returns:
-            The write, and whether the other rank has none like it; None and None where there is no such write.
+            The write, and True if the other rank lacks it, else None; None and None if there is no such write.
         """
         own, compared = (
             list(_writes(self._processes[place], steps[place].values[kind, name], steps[place].began))[::-1]
@@ -271,7 +271,7 @@ class _Replicas:
         divided = [(self._places(steps, one), one.is_shared) for one in steps[0].divided]
         groups = list(self._groups.values())
         if groups and not divided and len(groups) >= sum(kind == "parameter" for kind, _ in steps[0].values):
-            # Ranks that hold parts of a model in some way that the program did not say may take the same batch.
+            # Ranks may take the same batch if they hold parts of a model in a way that the program did not declare.
             divided = [(groups[0][0], False)]
         for places, is_shared in divided:
             found = self._other_batch(steps, places) if is_shared else self._same_batch(steps, places)
@@ -289,7 +289,7 @@ class _Replicas:
             return
 
     def _places(self, steps: Sequence[Step], divided: Divided) -> list[int]:
-        """Of the ranks that all say that they hold parts of one model."""
+        """Return the indices of the ranks that all declare that they hold parts of the same model."""
         return [
             place
             for place, step in enumerate(steps)
@@ -297,7 +297,7 @@ class _Replicas:
         ]
 
     def _same_batch(self, steps: Sequence[Step], places: Sequence[int]) -> tuple[int, int] | None:
-        """A rank that has had the same batches as an earlier one for some steps, and that one."""
+        """Return a rank that has had the same batches as an earlier one for some steps, and the earlier one."""
         first_of: dict[tuple[bytes, ...], int] = {}
         for place in places:
             batches = steps[place].batches
@@ -312,10 +312,10 @@ class _Replicas:
         return None
 
     def _other_batch(self, steps: Sequence[Step], places: Sequence[int]) -> tuple[int, int] | None:
-        """A rank that had another batch than the first one, and computed with it, and that one.
+        """Return a rank that computed with a different batch than the first one, and the first one.
 
-        Where only one of them loads batches and sends them, or each computes with a part, either the batches or what modules
-        got is the same.
+        If only one of them loads batches and sends them, or each computes with a part, either the batches or the inputs
+        of modules are the same.
         """
         for place in places[1:]:
             mine, other = steps[place], steps[places[0]]
@@ -328,7 +328,7 @@ class _Replicas:
 
 
 def _odd_one(steps: Sequence[Step], kind: str, name: str, group: Sequence[int]) -> tuple[int, int, bool]:
-    """A rank that differs, one to compare it with, and whether most ranks agree against it."""
+    """Return a rank that differs, one to compare it with, and whether a majority agrees against it."""
     digests = {place: steps[place].values[kind, name].digest for place in group if (kind, name) in steps[place].values}
     (most, count), *_ = counted = Counter(digests.values()).most_common()
     mine = next(place for place in reversed(digests) if digests[place] != most)
@@ -337,7 +337,7 @@ def _odd_one(steps: Sequence[Step], kind: str, name: str, group: Sequence[int]) 
 
 
 def _writes(process: ProcessTrace, value: Value, began: int) -> Iterator[tuple[Entry, Frame | None]]:
-    """The writes of a step to a tensor, the last one first."""
+    """Yield the writes of a step to a tensor, last one first."""
     record, output = value.record, value.output
     for _ in range(_MOST_WRITES):
         if record < began:
@@ -351,18 +351,18 @@ def _writes(process: ProcessTrace, value: Value, began: int) -> Iterator[tuple[E
 
 
 def _written_before(entry: Entry, output: int) -> Input | None:
-    """What an op found in the memory that it wrote."""
+    """Return the previous content of the memory that an op wrote."""
     semantics = entry.op.semantics
     if entry.carries:
         return entry.carries[min(output, len(entry.carries) - 1)]
     if OpSemantics.IN_PLACE in semantics and OpSemantics.COPIES_INTO not in semantics and output < len(entry.inputs):
-        # What it changes comes first among its arguments.
+        # The tensors that it changes come first among its arguments.
         return entry.inputs[output]
     return None
 
 
 def _steps(process: ProcessTrace) -> Iterator[Step]:
-    """The ends of the steps of a rank, in order."""
+    """Yield the end of each step of a rank, in order."""
     names = process.names
     values: dict[tuple[str, str], Value] = {}
     batches: list[bytes] = []
@@ -405,7 +405,7 @@ def _steps(process: ProcessTrace) -> Iterator[Step]:
 
 
 def _replicated(text: str | None) -> Iterator[Replicated]:
-    """What a record says of replicas; nothing if it is damaged."""
+    """Yield the replicas that a record declares; nothing if it is damaged."""
     try:
         said = json.loads(text or "")
         ranks, names = said["ranks"], said["names"]
@@ -418,7 +418,7 @@ def _replicated(text: str | None) -> Iterator[Replicated]:
 
 
 def _divided(text: str | None) -> Iterator[Divided]:
-    """What a record says of parts of a model; nothing if it is damaged."""
+    """Yield the parts of a model that a record declares; nothing if it is damaged."""
     try:
         said = json.loads(text or "")
         ranks, is_shared = said["ranks"], said["shared"]
@@ -429,7 +429,7 @@ def _divided(text: str | None) -> Iterator[Divided]:
 
 
 def _held(process: ProcessTrace, chunk: Chunk, row: int, op: str) -> Iterator[tuple[tuple[str, str], Value]]:
-    """A tensor that has a record of its own, as at level step."""
+    """Yield a tensor that has its own record, as at level step."""
     kind = _HELD_KINDS.get(op)
     name = process.names.text(Table.ARGUMENTS, int(chunk.columns["arguments"][row]))
     entry = entry_of(process, chunk, row)
@@ -438,7 +438,7 @@ def _held(process: ProcessTrace, chunk: Chunk, row: int, op: str) -> Iterator[tu
 
 
 def _state(process: ProcessTrace, chunk: Chunk, row: int) -> Iterator[tuple[tuple[str, str], Value]]:
-    """What is held, by the records that wrote it, as at level op."""
+    """Yield the held tensors by the records that wrote them, as at level op."""
     text = process.names.text(Table.ARGUMENTS, int(chunk.columns["arguments"][row])) or "[]"
     try:
         described = json.loads(text)

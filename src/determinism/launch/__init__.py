@@ -1,1 +1,1 @@
-"""Starts a program under recording, N times, and wakes up inside it."""
+"""Starting a program under recording, N times, and the code that runs inside it."""

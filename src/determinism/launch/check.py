@@ -1,4 +1,4 @@
-"""Runs a program two or more times, compares the runs, and searches for the cause of a difference."""
+"""Run a program two or more times, compare the runs, and search for the cause of a difference."""
 
 from __future__ import annotations
 
@@ -77,24 +77,24 @@ from determinism.trace.process import Trace
 from determinism.trace.schema import FAIL_FAST, TIME_LIMIT, Frame
 from determinism.types import Kind, Verdict
 
-# Makes the runs of experiments, within a budget of time.
+# The runs of experiments, within a time budget.
 
 
 class ShortRunsEqual(Exception):
-    """Runs that end soon after the first difference came out equal, so they cannot show its cause."""
+    """Runs that end soon after the first difference were equal, so they cannot show its cause."""
 
 
 _NOTES = "notes"
 _PROBING = "observing what the program takes from outside"
 _PATIENCE = 3.0
 _LEAST_PATIENCE = 10.0
-"""What is fixed may keep a program from its end; then it is stopped after so many times a plain run, and seconds."""
+"""Fixing a factor may make a program hang; a run is stopped after `_PATIENCE` times a plain run plus these seconds."""
 _SLACK = 1.5
-"""A run of an experiment may take so much longer than a plain one."""
+"""How many times as long as a plain run a run of an experiment is expected to take at most."""
 
 
 class LaunchedExperiments(ExperimentRunner):
-    """Makes runs of one program with something changed about them, and compares them; a context that cleans up."""
+    """Makes and compares runs of one program under interventions; a context manager that cleans up."""
 
     def __init__(
         self,
@@ -110,19 +110,19 @@ class LaunchedExperiments(ExperimentRunner):
         early: ShortRuns | None = None,
         start: FirstStart | None = None,
     ) -> None:
-        """Take what is run, and for how long.
+        """Take the program to run and the limits of its runs.
 
         Args:
             request: The program, and how it is recorded.
             output: Where traces and logs go while they are needed.
-            standard_input: What each run reads.
-            announce: Called with what comes next and the log of its output.
+            standard_input: Standard input of each run.
+            announce: Called with the title of the next run and the log of its output.
             budget: Seconds that all runs together may take.
             run_seconds: How long a plain run takes.
-            exit_statuses: With which plain runs ended. A run that ends otherwise says nothing of what it was to show.
+            exit_statuses: Exit statuses of the plain runs. A run with another status is inconclusive.
             is_shortened: Whether all runs end at an earlier step than the plain ones.
-            early: Runs that end soon after the first difference, for trials that do not take whole ones; None if there are none.
-            start: How all runs are to start, as far as that can be brought about; None if the plain ones started alike.
+            early: Runs that end soon after the first difference, for trials that need no whole ones; None for none.
+            start: State from which all runs start if possible; None if the plain ones all started from the same state.
         """
         self._start = start
         self._is_shortened = is_shortened
@@ -133,7 +133,7 @@ class LaunchedExperiments(ExperimentRunner):
         self._standard_input = standard_input
         self._announce = announce
         self._left = budget
-        """Seconds of an idle machine: what a run waits for a processor is not counted."""
+        """In seconds of an idle machine: time in which a run waits for a processor is not counted."""
         self._run_seconds = run_seconds
         self._number = 0
         self._experiments = 0
@@ -160,17 +160,17 @@ class LaunchedExperiments(ExperimentRunner):
         """See `ExperimentRunner.probe`.
 
         Raises:
-            ShortRunsEqual: The runs end early, and did not show the difference.
+            ShortRunsEqual: The runs end early and did not show the difference.
         """
         if self._early is not None:
             trial = self._trial(intervention, 2, probes=True, early=self._early)
             if trial.failure is None and not trial.is_equal:
                 return trial
-            # They are too short to show it.
+            # The early runs are too short to show the difference.
             self._early = None
         trial = self._trial(intervention, 2, probes=True)
         if self._is_shortened and trial.is_equal:
-            # Runs that are equal already show nothing of what would make them equal.
+            # Runs that are already equal cannot show what would make them equal.
             raise ShortRunsEqual
         return trial
 
@@ -180,7 +180,7 @@ class LaunchedExperiments(ExperimentRunner):
             return Trial(intervention, 0, Verdict.INCONCLUSIVE, None, failure=why_not)
         seconds = self._run_seconds if early is None else early.seconds
         if runs > 1 and seconds * (1 + _SLACK) > self._left:
-            # One run by itself shows nothing: what would be broken off after it is not begun.
+            # One run alone shows nothing, so a trial that would be broken off after it is not begun.
             raise BudgetSpent
         self._number += 1
         self._experiments += not probes
@@ -236,12 +236,12 @@ class LaunchedExperiments(ExperimentRunner):
         notes: Path | None,
         early: ShortRuns | None,
     ) -> Trace:
-        """Make one run, which ends early if that is asked for.
+        """Make one run, which ends early if `early` is given.
 
         Raises:
-            BudgetSpent: It would take more time than there is.
-            LaunchError: It cannot be made, or the user ended it.
-            TraceError: What it recorded cannot be written or read.
+            BudgetSpent: The run would take more time than is left.
+            LaunchError: The run cannot be made, or the user ended it.
+            TraceError: The trace cannot be written or read.
         """
         seconds = self._run_seconds if early is None else early.seconds
         if seconds * _SLACK > self._left:
@@ -267,13 +267,13 @@ class LaunchedExperiments(ExperimentRunner):
             self._start.is_reached = False
         if result.stopped_by == TIME_LIMIT:
             raise LaunchError("run-too-long", f"a run did not end within {most_seconds:.0f} s and was stopped.")
-        # A program that is ended after so many steps ends with success.
+        # A program that is ended after `early.steps` exits with status 0.
         if result.exit_status not in self._exit_statuses and not (early is not None and result.exit_status == 0):
             raise LaunchError("run-failed", f"the program ended with {exit_phrase(result.exit_status)}.")
         return open_trace(self._output.trace(name))
 
     def _temporary_for(self, intervention: Intervention) -> Path | None:
-        """An empty folder where names of temporary files come out alike, since no earlier run has taken them."""
+        """Make an empty folder in which temporary files get the same names, since no earlier run has taken them."""
         if not intervention.fixes_entropy:
             return None
         folder = (self._output.path / "temporary").absolute()
@@ -296,7 +296,7 @@ class LaunchedExperiments(ExperimentRunner):
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _copy_for(self, intervention: Intervention) -> FreshCopy | None:
-        """The copy of the working directory that a run starts in; None for the directory itself."""
+        """Return the copy of the working directory that a run starts in; None for the directory itself."""
         is_asked_for = intervention.fresh_copy or self._request.fresh_copy
         omitted = frozenset() if self._start is None else self._start.omitted
         if self._copy is None and (is_asked_for or omitted):
@@ -314,7 +314,7 @@ class LaunchedExperiments(ExperimentRunner):
 
 
 def asked_for_entropy(trace: Path) -> tuple[tuple[Frame, ...], ...]:
-    """Who asked for random bytes in a run whose entropy was fixed, the first first."""
+    """Return the stacks that asked for random bytes in a run whose entropy was fixed, in order."""
     stacks: dict[tuple[Frame, ...], None] = {}
     for path in sorted(trace.glob(f"{ENTROPY_PREFIX}*.jsonl")):
         try:
@@ -334,7 +334,7 @@ def _result(intervention: Intervention, traces: list[Trace], comparison: Compari
         len(traces),
         comparison.verdict,
         comparison.first_divergence,
-        # Fixed at their lines, sources cost time that a fix of the program would not.
+        # Fixing sources at their lines costs time that a fix of the program would not.
         step_seconds=None if intervention.sources else least_step_seconds(traces),
         failure=None if is_known else "; ".join(trouble.message for trouble in comparison.trouble),
         others=comparison.divergences,
@@ -343,10 +343,10 @@ def _result(intervention: Intervention, traces: list[Trace], comparison: Compari
 
 
 def least_step_seconds(traces: Sequence[Trace]) -> float | None:
-    """How long a step took on average in the fastest of some runs; None if none made two steps.
+    """Return the average seconds per step in the fastest of some runs; None if none made two steps.
 
     Args:
-        traces: Of the runs; the first process that counted steps stands for its run.
+        traces: Traces of the runs; the first process that counted steps represents its run.
     """
     averages = []
     for trace in traces:
@@ -355,7 +355,7 @@ def least_step_seconds(traces: Sequence[Trace]) -> float | None:
     return min(averages, default=None)
 
 
-# Goes on with a check when its runs differ: looks for the causes, and tries the fixes.
+# Continues a check whose runs differ: searches for causes and tries fixes.
 
 
 def explain(
@@ -373,15 +373,15 @@ def explain(
     """Make further runs to find what makes the runs differ.
 
     Args:
-        comparison: Of the runs.
-        request: How they were made.
+        comparison: Comparison of the runs.
+        request: How the runs were made.
         output: Where traces and logs go while they are needed.
-        standard_input: What each run reads.
-        announce: Called with what comes next and the log of its output.
-        warn: Gets what the user has to know.
-        traces: Of the plain runs.
-        likely: What most likely made them differ.
-        start: How the first of them started, if not as the others did.
+        standard_input: Standard input of each run.
+        announce: Called with the title of the next run and the log of its output.
+        warn: Called with messages for the user.
+        traces: Traces of the plain runs.
+        likely: The most likely reasons for the difference.
+        start: State from which the first run started, if it differs from that of the others.
 
     Returns:
         The comparison with causes, experiments and fixes, and the exit status if the user ended the search, else 0.
@@ -426,7 +426,7 @@ def _search(
     if short is not None:
         run_seconds = short.seconds
         request = replace(request, spec=replace(request.spec, steps=short.steps))
-        exit_statuses.add(0)  # as a program ends that is ended after so many steps
+        exit_statuses.add(0)  # the exit status of a program that is ended after `short.steps`
     budget = request.budget if request.budget is not None else default_budget(run_seconds)
     warn(f"Looking for the cause with {which}, for at most {_limit(budget, comparison)}. Ctrl-C keeps the findings.")
     search: FactorSearch | Investigation | None = None
@@ -471,21 +471,21 @@ def _search(
 
 
 def _changed_files(output: OutputFolder, traces: Sequence[Trace]) -> list[str]:
-    """What changed in the working directory since the first of the runs that this check made began."""
+    """Return the files in the working directory that have changed since this check began its first run."""
     began = [float(trace.manifest["created"]) for trace in traces if trace.folder.parent == output.path]
     return changed_files(Path.cwd(), output.path, min(began)) if began else []
 
 
 VARIED_RUNS = 3
-"""How many runs are made with factors perturbed: two may come out alike by chance."""
+"""How many runs are made with factors perturbed: two may be equal by chance."""
 
 
 def possible_factors(names: Sequence[str], warn: Callable[[str], None]) -> list[str]:
-    """The factors that can be perturbed on this machine.
+    """Return the factors that can be perturbed on this machine.
 
     Args:
-        names: Those that were asked for.
-        warn: Gets why another one cannot.
+        names: The requested factors.
+        warn: Called with the reason why a factor cannot be perturbed.
     """
     possible = []
     for name in names:
@@ -502,27 +502,27 @@ _MOST_EXTRA_RUNS = 3
 
 @dataclass
 class Check:
-    """One check as it goes on; after an error it still tells which runs were made."""
+    """One check in progress; after an error, `runs` still lists the runs that were made."""
 
     request: CheckRequest
     announce: Announce = unannounced
-    """Called with what comes next and the log of its output; gives what is told the progress."""
+    """Called with the title of the next run and the log of its output; returns a callback for its progress."""
     warn: Callable[[str], None] = lambda message: None
     on_verdict: Callable[[Comparison], None] = lambda comparison: None
-    """Called with what two runs show as soon as it is known, if further runs will look for more."""
+    """Called with the comparison as soon as two runs differ, if further runs will look for more."""
     runs: list[RunSummary] = field(default_factory=list)
     hides_output: bool = False
-    """Whether what the program prints goes to a log in the first run, too."""
+    """Whether the program's output goes only to a log even in the first run."""
     may_search: Callable[[Sequence[Trace]], bool] = lambda traces: True
-    """Whether what two runs that differ recorded is worth further runs."""
+    """Whether the traces of runs that differ are worth further runs."""
     interrupt_status: int = field(default=0, init=False)
-    """Exit status if the user ended the search for causes, when the verdict was known; else 0."""
+    """Exit status if the user ended the search for causes after the verdict was known; else 0."""
 
     def run(self) -> Comparison:
-        """Make the runs, compare them, and confirm what was found.
+        """Make the runs, compare them, and confirm the findings.
 
         Raises:
-            DeterminismError: Something kept the check from coming to a verdict.
+            DeterminismError: The check could not reach a verdict.
         """
         request = self.request
         num_runs = 2 if request.num_runs is None else request.num_runs
@@ -572,7 +572,7 @@ class Check:
         return self._tidied(comparison)
 
     def _say_what_is_foreseen(self) -> None:
-        """Name what the program's text already shows, for whom a run takes long; only runs show whether results differ by it."""
+        """Warn of what lint finds before the runs, which may take long; only they show whether it changes results."""
         script, enabling = script_of(self.request.command), self.request.spec.enabling
         if script is None:
             return
@@ -590,7 +590,7 @@ class Check:
 
     @property
     def folder(self) -> Path:
-        """Where traces, logs and reports of this check go."""
+        """The folder for traces, logs and reports of this check."""
         return self._output.path
 
     def _make(self, traces: list[Trace], name: str, title: str, spec: RunSpec | None = None) -> None:
@@ -651,10 +651,10 @@ class Check:
         return replace(comparison, leftovers=tuple(self._series.leftovers), racy=tuple(racy))
 
     def _run_again(self, comparison: Comparison, traces: list[Trace]) -> Comparison:
-        """Make more runs while they are equal, if the program does what may come out differently at another time."""
+        """Make more runs while they are equal, if the program does racy work."""
         extra = 0
         if comparison.verdict is Verdict.SAME and self.request.num_runs is None:
-            # Only now: a difference that two runs show comes each time, as far as anyone knows, and takes few runs to explain.
+            # Only for equal runs: a difference that two runs show presumably recurs, and few runs explain it.
             script = script_of(self.request.command)
             rules = [] if script is None else timed_rules(script, TIMED_RULES)
             self._timed = timed_work(traces[0], rules)
@@ -672,10 +672,10 @@ class Check:
         return replace(comparison, extra_runs=extra)
 
     def _vary(self, plain: Comparison, traces: Sequence[Trace]) -> Comparison:
-        """Make runs in which factors are perturbed on purpose; gives their comparison if they differ.
+        """Make runs in which factors are perturbed on purpose; return their comparison if they differ.
 
-        What a program finds in memory that nobody has written may be the same in the runs that are recorded, and vary in others. So
-        memory is perturbed unasked where such memory is read; and only a difference by it counts then.
+        Unwritten memory may hold the same in recorded runs and vary in others. So memory is perturbed even
+        unrequested when the program reads unwritten memory; then only a difference caused by that counts.
         """
         if self.request.vary:
             factors = possible_factors(self.request.vary, self.warn)
@@ -701,7 +701,7 @@ class Check:
         return _with_varied(plain, factors)
 
     def _doubted(self, comparison: Comparison, traces: Sequence[Trace]) -> list[str]:
-        """What is perturbed although nobody asked for it."""
+        """Return the factors to perturb although the user did not request it."""
         if self.request.num_runs is not None or not may_run_further(self.request.explain, self.runs):
             return []
         if obstacle("memory", Action.PERTURBED) is not None:
@@ -710,7 +710,7 @@ class Check:
         if op is None:
             return []
         self.warn(
-            f"{op} reads memory that nobody has written. It held the same in these runs; further runs fill it with other bytes."
+            f"{op} reads uninitialized memory. Its contents were the same in these runs; further runs fill it with other bytes."
         )
         return ["memory"]
 
@@ -732,7 +732,7 @@ class Check:
         return comparison
 
     def _may_look_closer(self, comparison: Comparison, traces: Sequence[Trace]) -> bool:
-        """Whether further runs may look for what two runs differ in: whole ones, or such as end soon after it."""
+        """Whether further runs may search for the cause: whole runs, or runs that end soon after the difference."""
         if not self.may_search(traces):
             return False
         short = short_runs(comparison, least_step_seconds(traces), traces) if self.request.explain is None else None
@@ -741,7 +741,7 @@ class Check:
 
     def _confirmed(self, comparison: Comparison, traces: list[Trace]) -> Comparison:
         self.runs = list(comparison.runs)
-        # With factors perturbed the further runs would not be like those that differ.
+        # Further runs would lack the perturbation of those that differ.
         if (
             comparison.first_divergence is not None
             and self._may_look_closer(comparison, traces)
@@ -753,7 +753,7 @@ class Check:
         return comparison
 
     def _tidied(self, comparison: Comparison) -> Comparison:
-        """Remove the traces of equal runs, unless they are to be kept."""
+        """Remove the traces of equal runs, unless the user wants to keep them."""
         if comparison.verdict is not Verdict.SAME or self.request.keep:
             return comparison
         return without_traces(comparison, self._output)

@@ -1,4 +1,4 @@
-"""What runs inside every Python process of a recorded program: it waits for a framework and starts its recorder."""
+"""Code that runs in every Python process of a recorded program: it waits for a framework and starts its recorder."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _SUPPORTED_VERSIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 
 
 def start(recorders: Mapping[str, str] = RECORDERS) -> None:
-    """Record this process as soon as it imports a framework, if the environment asks for it.
+    """Record this process as soon as it imports a framework, if the environment requests it.
 
     Args:
-        recorders: Per framework the module that records it.
+        recorders: For each framework, the module that records it.
     """
     if not is_asked_for("recording") or is_helper(sys.orig_argv):
         return
@@ -40,9 +40,9 @@ def start(recorders: Mapping[str, str] = RECORDERS) -> None:
 
 
 def _hide_own_frames_at_the_end() -> None:
-    """Leave our frames out of the traceback that ends the program, before a recorder hides them everywhere.
+    """Hide our frames in the traceback that ends the program, even before a recorder hides them everywhere.
 
-    Ctrl-C may come while the files that are opened are looked at.
+    Ctrl-C may arrive while opened files are being examined.
     """
     original = sys.excepthook
 
@@ -70,7 +70,7 @@ def _starter(framework: str, recorder: str) -> Callable[[ModuleType], None]:
 
 
 def _obstacle(framework: str, version: str) -> str | None:
-    """Why this process cannot be recorded; None if it can."""
+    """Return why this process cannot be recorded; None if it can."""
     from importlib.util import find_spec
 
     from determinism.launch.interpreter import RECORDER_PACKAGES, install_line
@@ -113,7 +113,7 @@ def _start_recorder(framework: str, recorder: str) -> None:
     record.add(session, note_not_recorded)
     probes = sys.modules.get("determinism.probes.child")
     if probes is not None and not is_second:
-        # Notes then tell between which records a source was used.
+        # Notes then say between which records a source was used.
         probes.recorded_by(lambda: (os.environ.get(PROCESS_VARIABLE), session.num_records))
         session.on_early_end = probes.finish
     atexit.register(_quietly(session.close))
@@ -124,7 +124,7 @@ def _quietly(action: Callable[[], None]) -> Callable[[], None]:
         try:
             ending_as_before(action)
         except KeyboardInterrupt:
-            # The user ends a program that is ending: the trace stays without its end, and no traceback of ours is shown.
+            # The user interrupts a program that is ending: its trace stays incomplete, and our traceback is not shown.
             pass
         except Exception as error:
             # Python would print it into the program's output.

@@ -1,4 +1,4 @@
-"""Looks at an environment from outside: which settings make programs in it deterministic, and which are missing."""
+"""Inspect an environment from outside: which settings make programs in it deterministic, and which are missing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from determinism.launch.program import child_environment
 from determinism.redaction import redacted
 from determinism.run_spec import RunSpec
 
-# Finds in a program's source which settings it makes itself, by the calls of trainers that make them. The program is read, not run.
+# Finds in a program's source the settings that it makes itself by calling trainers. The program is read, not run.
 
 _DETERMINISTIC = ("torch.use_deterministic_algorithms", "torch._inductor.config.deterministic")
 """One call sets both."""
@@ -36,7 +36,7 @@ _BENCHMARK = "torch.backends.cudnn.benchmark"
 _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 _SEED = "seed"
 _EVERYTHING = "*"
-"""All settings that can be made once the program runs."""
+"""All settings that can be made in a running program."""
 
 
 class Call(NamedTuple):
@@ -44,9 +44,9 @@ class Call(NamedTuple):
 
     name: str
     packages: tuple[str, ...]
-    """The program imports one of these, so that it is this call."""
+    """A call of this name counts only if the program imports one of these."""
     keyword: str | None
-    """The call makes them if this argument is true; None if it always does."""
+    """The call makes the settings if this argument is true; None if it always does."""
     settings: tuple[str, ...]
     remark: str = ""
 
@@ -69,23 +69,23 @@ CALLS = (
     Call("DeterminismHandler", ("determinism",), None, (_EVERYTHING,)),
     Call("enable", ("determinism",), None, (_EVERYTHING,)),
 )
-"""What trainers, and this package, offer; as of Lightning 2.6, Transformers 5.24, Accelerate 1.15."""
+"""Calls of trainers and of this package; as of Lightning 2.6, Transformers 5.24, Accelerate 1.15."""
 
 
 @dataclass(frozen=True)
 class CodeSettings:
-    """What a program's source says of settings."""
+    """The settings that a program's source makes."""
 
     lines: tuple[str, ...] = ()
-    """Each call with its place and what it makes, in words."""
+    """Each call with its location and its settings, in words."""
     made: tuple[tuple[str, str, str | None], ...] = ()
-    """Name of each setting, the call with its place, and the mode if it is the one of deterministic algorithms."""
+    """Name of each setting, the call with its location, and the mode if it is that of deterministic algorithms."""
 
     def applied_to(self, settings: Sequence[Setting], *, warn_only: bool) -> list[Setting]:
-        """The settings, of which those that the program makes are not missing.
+        """Return the settings, in which those that the program makes no longer count as missing.
 
         Args:
-            settings: What was found without the program.
+            settings: The settings without the program.
             warn_only: Whether ops should warn rather than raise.
         """
         found = []
@@ -104,13 +104,13 @@ class CodeSettings:
 
 
 def _is_made_later(name: str) -> bool:
-    """Whether a setting counts when it is made in the running program."""
+    """Whether a setting takes effect when it is made in a running program."""
     moments = {fact.name: fact.moment for group in GROUPS for fact in facts_of(group)}
     return moments.get(name, "any") in ("any", "device", "collectives") and name != _SEED
 
 
 def settings_in_code(path: Path) -> CodeSettings:
-    """What a file says; nothing if it cannot be read as Python.
+    """Find the settings that a file makes; none if it cannot be read as Python.
 
     Args:
         path: The script.
@@ -157,7 +157,7 @@ def _known(node: ast.AST, packages: set[str]) -> Call | None:
 
 
 def _imported(tree: ast.AST) -> Iterator[str]:
-    """The first parts of the names of the modules that a file imports."""
+    """Yield the top-level packages that a file imports."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
@@ -166,11 +166,11 @@ def _imported(tree: ast.AST) -> Iterator[str]:
 
 
 def _constant(node: ast.expr | None, default: Any = None) -> Any:
-    """The value of a literal; the default where there is none, or something that only the running program knows."""
+    """Return the value of a literal; the default if there is none or only the running program knows it."""
     return node.value if isinstance(node, ast.Constant) else default
 
 
-# Turns this process into a program that is made deterministic.
+# Turns this process into the program, made deterministic.
 
 
 def start_enabled(command: Sequence[str], spec: RunSpec) -> NoReturn:
@@ -178,10 +178,10 @@ def start_enabled(command: Sequence[str], spec: RunSpec) -> NoReturn:
 
     Args:
         command: The program and its arguments.
-        spec: What is asked for.
+        spec: The requested settings.
 
     Raises:
-        LaunchError: It cannot be started, or not be made deterministic.
+        LaunchError: It cannot be started or cannot be made deterministic.
     """
     path = find_executable(command[0], os.environ)
     _check(path, command)
@@ -200,7 +200,7 @@ def start_enabled(command: Sequence[str], spec: RunSpec) -> NoReturn:
 
 
 def _check(path: str, command: Sequence[str]) -> None:
-    """See that the Python that a command starts can be reached, as far as one can tell without running it."""
+    """Check that the Python that a command starts can be reached, as far as can be known without running it."""
     interpreter = find_interpreter(path, command[1:], os.environ)
     if interpreter is None:
         return
@@ -227,33 +227,33 @@ _SECONDS = 300.0
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was found in an environment."""
+    """The findings in an environment."""
 
     interpreter: str
     python: str
     frameworks: dict[str, str]
     """Versions by name."""
     failures: dict[str, str]
-    """Frameworks that are installed and cannot be imported, with the reason."""
+    """Frameworks that are installed but cannot be imported, with the reason."""
     settings: list[Setting]
     remaining: list[Remaining]
     recorders: dict[str, str]
-    """What would record each framework that can be recorded in more than one way, and why so or from where."""
+    """For each framework with several recorders, the one that would be used, and the reason or its path."""
     in_code: tuple[str, ...] = ()
-    """The calls in the program's source that make settings, each with its place and what it makes."""
+    """The calls in the program's source that make settings, each with its location and its settings."""
 
     @property
     def missing(self) -> list[Setting]:
-        """The settings that are not as they should be."""
+        """The settings that are not as requested."""
         return [setting for setting in self.settings if setting.effect.is_open]
 
 
 def inspect_environment(command: Sequence[str], request: Request) -> Inspection:
-    """Start the interpreter of a command, without the program, and look; of the program, read which settings it makes itself.
+    """Inspect the interpreter of a command without running the program, and read which settings the program makes.
 
     Args:
         command: The program and its arguments; empty for the interpreter that runs this.
-        request: What would be asked for.
+        request: The settings to compare with.
 
     Raises:
         LaunchError: The interpreter cannot be found, is too old, or did not answer.
@@ -291,7 +291,7 @@ def _interpreter_of(command: Sequence[str]) -> str:
     if interpreter is None:
         raise LaunchError(
             "interpreter-unknown",
-            f"Which Python {command[0]!r} starts cannot be known without running it. Name that Python: determinism "
+            f"Which Python {command[0]!r} starts cannot be determined without running it. Name that Python: determinism "
             "doctor -- /path/to/python",
         )
     return interpreter.path

@@ -1,4 +1,4 @@
-"""What runs inside every Python process that is made deterministic, or takes part in an experiment, before the program does."""
+"""Code that runs, before the program, in every Python process that is made deterministic or is in an experiment."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
     from determinism.session.enable import Patches, Settings
 
-# What runs inside every Python process of a program started by `determinism run`: it makes the process deterministic.
+# Makes every Python process of a program started by `determinism run` deterministic.
 
 SAID_VARIABLE = "DETERMINISM_SAID"
-"""Environment variable with the settings that were complained about, so that the children of a process do not repeat it."""
+"""Environment variable with the settings that were reported, so that the children of a process do not repeat them."""
 
 
 def start_enabling() -> None:
-    """Enable as the environment asks for, now and whenever a framework is imported.
+    """Make the settings requested by the environment, now and whenever a framework is imported.
 
     Raises:
         DeterminismError: The request cannot be met.
@@ -40,10 +40,10 @@ def start_enabling() -> None:
     settings = enable(request.seed, warn_only=request.warn_only, threads=request.threads, precision=request.precision)
     patches = _patched() if request.patch else None
     _say_open(settings, patches)
-    # What the program itself sets afterwards is known only at its end.
+    # Settings that the program itself makes later are known only at its end.
     atexit.register(ending_as_before, partial(_say_overridden, settings))
     for framework in ENABLERS:
-        # After the settings of the framework were made: callbacks are called in the order in which they were given.
+        # Called after the settings of the framework are made, since callbacks are called in the order of registration.
         after_import(framework, lambda _: _say_open(settings, patches), _say)
 
 
@@ -57,12 +57,12 @@ def _say_overridden(settings: Settings) -> None:
     try:
         _say_open(settings, None)
     except Exception:
-        # The program has ended, and its framework may be half taken down.
+        # The program has ended, and its framework may be partly torn down.
         return
 
 
 def _say_open(settings: Settings, patches: Patches | None) -> None:
-    """Say on standard error which settings could not be made, and where no op could be replaced, each once."""
+    """Print to standard error, once each, settings that were not made and frameworks whose ops were not replaced."""
     texts = {one.name: f"{one.name}: {one.effect.value}. {one.detail}".rstrip() for one in settings.open}
     if patches is not None:
         texts |= {f"--patch {name}": f"--patch: {reason}." for name, reason in patches.skipped.items()}
@@ -78,26 +78,26 @@ def _say(message: str) -> None:
     try:
         sys.stderr.write(f"determinism: {legible(message)}\n")
     except (OSError, ValueError, AttributeError):
-        # There is nowhere to say it.
+        # There is nowhere to print it.
         return
 
 
 ENTROPY_PREFIX = "entropy-"
-"""Of the files of a trace that say who asked for random bytes."""
+"""Prefix of the trace files that say which code requested random bytes."""
 _MOST_ENTROPY_NOTES = 100
 
 
 class EntropyNotes:
-    """Writes down which library asks for random bytes of the operating system, and which line of the program led there."""
+    """Notes which library requests random bytes from the operating system, and which line of the program called it."""
 
     def __init__(self) -> None:
-        """Take the trace that this process records into; without one nothing is noted."""
+        """Take the trace of this process; without one, nothing is noted."""
         self._folder = RunSpec.from_environment(os.environ).trace_folder
         self._seen: set[tuple[tuple[int, int], ...]] = set()
         self._is_busy = False
 
     def asked(self) -> None:
-        """Bytes are asked for now."""
+        """Note the code that is requesting bytes."""
         if self._folder is None or self._is_busy or len(self._seen) >= _MOST_ENTROPY_NOTES:
             return
         self._is_busy = True
@@ -117,7 +117,7 @@ class EntropyNotes:
             library = at if owner is Owner.LIBRARY and library is None else library
             is_import |= at.f_code.co_filename.startswith("<frozen importlib")
             at = at.f_back
-        # What Python and the frameworks make up when they are imported decides nothing.
+        # Bytes that Python and the frameworks request during their import affect nothing.
         if at is None or (is_import and library is None):
             return
         frames = [at] if library is None else [library, at]
@@ -130,11 +130,11 @@ class EntropyNotes:
             file.write(line + "\n")
 
 
-# What runs inside every Python process of an experiment: it fixes factors, or perturbs them.
+# Fixes or perturbs factors in every Python process of an experiment.
 
 
 def start_factors() -> None:
-    """Do what the environment asks for, now and whenever a framework is imported."""
+    """Start the factors requested by the environment, now and whenever a framework is imported."""
     from determinism.factors import simple
     from determinism.factors.catalog import FACTORS as CATALOG
 

@@ -1,4 +1,4 @@
-"""Runs of a check beyond those that a verdict takes, how long they may take, and when a run may end because it differs."""
+"""Further runs of a check after the verdict, how long they may take, and when a run may end because it differs."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ from determinism.trace.process import Trace
 from determinism.trace.reader import StoredProcess
 from determinism.trace.schema import CAPTURED_INPUTS_FILE, CAPTURED_OUTPUTS_FILE, FAIL_FAST, PROCESSES_FOLDER
 
-# How long further runs take, and what is said where none are made.
+# How long further runs take, and the messages if none are made.
 
 _BUDGET_RUNS = 30
 _LEAST_BUDGET = 60.0
 _MOST_BUDGET = 900.0
 _WORTHWHILE = 0.8
-"""Runs are shortened only if they then take at most this part of the time."""
+"""Runs are shortened only if they then take at most this fraction of the time."""
 
 
 def default_budget(run_seconds: float) -> float:
-    """Seconds for further runs where the user gives none.
+    """Return the seconds for further runs if the user gives none.
 
     Args:
         run_seconds: How long a run takes.
@@ -69,7 +69,7 @@ def default_budget(run_seconds: float) -> float:
 
 
 def duration(seconds: float) -> str:
-    """Write a time as people say it."""
+    """Format a duration in seconds or minutes."""
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"
 
 
@@ -79,17 +79,17 @@ class ShortRuns:
 
     steps: int
     seconds: float
-    """About how long one takes."""
+    """Approximate seconds per run."""
     whole_steps: int
-    """How many a whole run has."""
+    """Number of steps of a whole run."""
 
     @property
     def extent(self) -> str:
-        """How far they go."""
+        """How far the runs go, in words."""
         return f"{self.steps:,} of {self.whole_steps:,} steps"
 
     def noted(self, diagnosis: Diagnosis) -> Diagnosis:
-        """Add to what such runs showed how far they went."""
+        """Note in a diagnosis how far the runs behind it went."""
         fixes = tuple(replace(fix, steps=self.steps) if fix.verified else fix for fix in diagnosis.fixes)
         said = f"The search ran the first {self.extent}; check the changed program to its end."
         limit = said if diagnosis.limit is None else f"{diagnosis.limit} {said}"
@@ -98,32 +98,32 @@ class ShortRuns:
 
 @dataclass
 class FirstStart:
-    """The start of the first run, where a later one read what it had left; runs of experiments start so as far as they can."""
+    """The state from which the first run started, if later runs read leftovers; experiments try to start from it."""
 
     omitted: frozenset[str]
-    """What copies of the working directory lack to be as that run found it; empty if none can be."""
+    """Files omitted from copies of the working directory so that they are as that run found it; empty if impossible."""
     earlier: Sequence[tuple[int, int]]
-    """From when to when a file was changed that a run reads which did not start so."""
+    """Intervals in which leftovers were changed: a run that reads such a file did not start from this state."""
     is_reached: bool
-    """Whether the runs of experiments started so, as far as was seen."""
+    """Whether the runs of experiments are believed to have started from this state."""
 
     @classmethod
     def of(cls, series: RunSeries) -> FirstStart | None:
-        """Of the runs that a check has made; None if all started alike."""
+        """Return the state from which the first run of a check started; None if all started from the same state."""
         if all(one.cache is not None for one in series.leftovers):
             return None
-        # What is copied from now on changes now.
+        # Copies made from now on have later change times.
         earlier = (series.began, time.time_ns() - int(TICK_SECONDS * 1e9))
         return cls(series.to_omit, [earlier], bool(series.to_omit))
 
     def give_up(self) -> None:
-        """No copy can be made: what is not asked to start in one starts as the later runs did."""
+        """Give up, as no copy can be made: runs that do not require a copy start as the later runs did."""
         self.omitted, self.is_reached = frozenset(), False
 
     def noted(self, diagnosis: Diagnosis) -> Diagnosis:
-        """Add to the fixes that runs have verified how these runs started; to start alike is a fix of its own.
+        """Note in the verified fixes how their runs started; starting from the same state is a fix of its own.
 
-        Where copies lacked what the first run had left, and runs in them read it all the same, they have shown nothing of that one.
+        If copies omitted the leftovers but runs in them read leftovers anyway, those runs say nothing about that fix.
         """
         how = "without what earlier runs had left" if self.is_reached else "from other files than run 1"
         shows_nothing = bool(self.omitted) and not self.is_reached
@@ -144,12 +144,12 @@ _LEFTOVER = "leftover-file"
 
 
 def short_runs(comparison: Comparison, step_seconds: float | None, traces: Sequence[Trace] = ()) -> ShortRuns | None:
-    """Give how far runs must go to show a difference; None where a whole run takes less than a minute, or must be made.
+    """Return how far runs must go to show a difference; None if a whole run takes less than a minute or must be made.
 
     Args:
-        comparison: Of plain runs that differ.
-        step_seconds: How long a step takes; None if that was not measured.
-        traces: Of the plain runs. A program that removes files of its own would leave them behind if it were ended early.
+        comparison: Comparison of plain runs that differ.
+        step_seconds: Seconds per step; None if not measured.
+        traces: Traces of the plain runs. A program that removes its own files would leave them behind if ended early.
     """
     is_long = max(run.idle_seconds for run in comparison.runs) >= runs.LONGEST_UNASKED
     if not is_long or any(_removes_files(trace.folder) for trace in traces):
@@ -158,12 +158,12 @@ def short_runs(comparison: Comparison, step_seconds: float | None, traces: Seque
 
 
 def early_runs(comparison: Comparison, step_seconds: float | None, traces: Sequence[Trace]) -> ShortRuns | None:
-    """Give how far runs must go to show a difference, if they take clearly less time than whole ones, else None.
+    """Return how far runs must go to show a difference; None if they would not be clearly shorter than whole runs.
 
     Args:
-        comparison: Of plain runs that differ.
-        step_seconds: How long a step takes; None if that was not measured.
-        traces: Of the plain runs. A program that removes files of its own would leave them behind if it were ended early.
+        comparison: Comparison of plain runs that differ.
+        step_seconds: Seconds per step; None if not measured.
+        traces: Traces of the plain runs. A program that removes its own files would leave them behind if ended early.
     """
     if step_seconds is None or any(_removes_files(trace.folder) for trace in traces):
         return None
@@ -171,7 +171,7 @@ def early_runs(comparison: Comparison, step_seconds: float | None, traces: Seque
 
 
 def _removes_files(trace: Path) -> bool:
-    """Whether a run removed files where a later one may look for them: temporary ones have a new name each time."""
+    """Whether a run removed files that a later run may look for; temporary files, whose names are new, do not count."""
     temporary, own = Path(tempfile.gettempdir()), Path.cwd()
     removed = [Path(str(note["removed"])) for note in file_notes(trace) if "removed" in note]
     return any(path.is_relative_to(own) or not path.is_relative_to(temporary) for path in removed)
@@ -182,7 +182,7 @@ def _runs_up_to_the_difference(comparison: Comparison, step_seconds: float | Non
     first, visible, whole = comparison.first_divergence, comparison.first_visible, comparison.recorded.steps
     if first is None or visible is None:
         return None
-    # What a loss or a parameter shows at the end of a step differs in a run that ends there, too.
+    # A loss or parameter that differs at the end of a step also differs in a run that ends there.
     steps = max(first.step, visible.step) + 2
     needed = seconds * steps / max(whole, 1) if step_seconds is None else seconds - step_seconds * (whole - steps)
     if steps >= whole or needed > seconds * _WORTHWHILE:
@@ -191,11 +191,11 @@ def _runs_up_to_the_difference(comparison: Comparison, step_seconds: float | Non
 
 
 def why_not_searched(comparison: Comparison, request: CheckRequest) -> str:
-    """Say why no further runs looked for the cause, and what asks for them: a sentence, then a command a line.
+    """Say why no further runs looked for the cause, then list the commands that request them, one per line.
 
     Args:
-        comparison: Runs that differ.
-        request: How they were made.
+        comparison: Comparison of runs that differ.
+        request: How the runs were made.
     """
     seconds = max(run.idle_seconds for run in comparison.runs)
     asked = "--no-explain" if request.explain is False else "--budget 0"
@@ -209,11 +209,11 @@ def why_not_searched(comparison: Comparison, request: CheckRequest) -> str:
 
 
 def search_commands(comparison: Comparison, request: CheckRequest) -> str:
-    """The commands that search for the cause, a line each, with how long that may take.
+    """Return the commands that search for the cause, one per line, with their time limits.
 
     Args:
-        comparison: Runs that differ.
-        request: How they were made.
+        comparison: Comparison of runs that differ.
+        request: How the runs were made.
     """
     seconds = max(run.idle_seconds for run in comparison.runs)
     first, whole = comparison.first_divergence, comparison.recorded.steps
@@ -225,7 +225,7 @@ def search_commands(comparison: Comparison, request: CheckRequest) -> str:
 
 
 def longer_search(request: CheckRequest, budget: float) -> str:
-    """The command that searches for the cause for so many seconds."""
+    """Return the command that searches for the cause with a budget in seconds."""
     varied = [word for name in request.vary for word in ("--vary", name)]
     options = ["--explain", "--budget", f"{budget:.0f}", *varied]
     return shlex.join(["determinism", "check", *options, "--", *redacted(list(request.command))])
@@ -236,13 +236,13 @@ def _search_command(request: CheckRequest, budget: float, *options: str) -> str:
     return f"{command}  # up to {duration(budget)}"
 
 
-# Makes the further runs that look closely at the record where two runs diverge, and keeps what they saw.
+# Further runs that capture the record where two runs diverge, and the evidence that they yield.
 
 EVIDENCE_FOLDER = "evidence"
 REPRODUCER_FOLDER = "reproducer"
 _SECONDS, _TIMES_AS_LONG = 60.0, 5
-"""A further run is stopped after so many seconds and so many times what the longest run took: it looks at each op in Python, which
-may take three times as long as recording below Python."""
+"""A further run is stopped after these seconds plus this multiple of the longest run: it inspects each op in Python,
+which may take three times as long as recording below Python."""
 
 
 class EvidenceRuns:
@@ -255,13 +255,13 @@ class EvidenceRuns:
         announce: Announce,
         warn: Callable[[str], None],
     ) -> None:
-        """Nothing is run yet.
+        """Run nothing yet.
 
         Args:
             series: Makes the runs.
-            output: Where traces, logs and what is kept go.
-            announce: Called with what comes next and the log of its output; gives what is told the progress.
-            warn: Called with what could not be done.
+            output: Where traces, logs and evidence go.
+            announce: Called with the title of the next run and the log of its output; returns a progress callback.
+            warn: Called with a message when a run could not be finished.
         """
         self._series = series
         self._output = output
@@ -271,7 +271,7 @@ class EvidenceRuns:
         self._seconds = self._plain_seconds = 0.0
         self._may_end_early = True
         self.interrupt_status = 0
-        """Exit status if the user ended a run; then no more are made."""
+        """Exit status if the user ended a run, after which no more are made; else 0."""
 
     def gather(
         self,
@@ -281,13 +281,13 @@ class EvidenceRuns:
         *,
         with_values: bool = True,
     ) -> Comparison:
-        """Look at the first divergence again; returns the comparison with what was seen.
+        """Examine the first divergence again; return the comparison with the evidence.
 
         Args:
-            comparison: Of the runs.
-            traces: Of the same runs.
-            likely: What most likely made them differ.
-            with_values: Whether two runs may be made for the values at a divergence that is not an op's own.
+            comparison: Comparison of the runs.
+            traces: Traces of the same runs.
+            likely: The most likely reasons for the difference.
+            with_values: Whether two runs may be made for the values at a divergence not caused by the op itself.
         """
         self._plain_seconds = max(run.idle_seconds for run in comparison.runs)
         self._seconds = _SECONDS + _TIMES_AS_LONG * self._plain_seconds
@@ -297,12 +297,12 @@ class EvidenceRuns:
             if first is not None and needs_confirmation(first):
                 comparison = self._confirmed(comparison, first, traces)
             first = comparison.first_divergence
-            # How far apart the numbers of generators are that nobody seeded says nothing.
+            # The size of the difference between unseeded random numbers says nothing.
             is_noise = first is not None and any(is_never_seeded(one, first) for one in likely)
             if first is not None and with_values and needs_values(first) and not (is_noise or self.interrupt_status):
                 comparison = self._with_values(comparison, first, traces)
         except KeyboardInterrupt as interrupt:
-            # Between runs, when no program is there to end: the verdict is known all the same.
+            # Between runs, when there is no program to end; the verdict is known anyway.
             self._was_interrupted(interrupt, "values were compared")
         return comparison
 
@@ -316,14 +316,14 @@ class EvidenceRuns:
                 evidence = self._evidence(capture.get("saved"), comparison.first_divergence, kept)
                 comparison = replace(comparison, diagnosis=replace(comparison.diagnosis, evidence=evidence))
         except DeterminismError as error:
-            # What the runs have shown stands without it.
+            # The findings of the other runs hold without this evidence.
             if not self._was_interrupted(error, "the op was repeated"):
                 self._warn(f"The confirming run was not finished, so its evidence is missing. {error.message}")
         self._output.discard(name, with_log=False)
         return comparison
 
     def _was_interrupted(self, error: BaseException, what: str) -> bool:
-        """Note and say if the user ended a run, before what it was for was done."""
+        """Return whether the user ended a run before its purpose was achieved; if so, note it and warn."""
         if not isinstance(error, Interrupted | KeyboardInterrupt):
             return False
         self.interrupt_status = error.exit_status if isinstance(error, Interrupted) else INTERRUPTED
@@ -331,7 +331,7 @@ class EvidenceRuns:
         return True
 
     def _with_values(self, comparison: Comparison, first: Divergence, traces: Sequence[Trace]) -> Comparison:
-        """Let two further runs keep the tensors of the record, and compare these."""
+        """Make two further runs that keep the tensors of the record, and compare them."""
         folders: list[Path] = []
         reason = None
         paths: dict[str, str | None] = {}
@@ -368,7 +368,7 @@ class EvidenceRuns:
         return read_capture(self._output.trace(name), process.key)
 
     def _keep(self, name: str, process: str, folder: Path) -> Path | None:
-        """Take the tensors out of a trace that will be removed; gives their folder if there are any."""
+        """Move the tensors out of a trace that will be removed; return their folder if there are any."""
         source = self._output.trace(name) / PROCESSES_FOLDER / process
         files = [source / file for file in (CAPTURED_INPUTS_FILE, CAPTURED_OUTPUTS_FILE) if (source / file).is_file()]
         for file in files:
@@ -377,7 +377,7 @@ class EvidenceRuns:
         return folder if files else None
 
     def _evidence(self, saved: dict[str, Any] | None, first: Divergence, kept: Path | None) -> Evidence:
-        """What the confirming run leaves: the tensors, and a script if the op varied."""
+        """Return the evidence of the confirming run: the tensors, and a script if the op varied."""
         left_out = None if saved is None else saved["left_out"]
         note = f"Not all tensors were kept, because {left_out}." if left_out else ""
         evidence = Evidence("repeats", None if kept is None else str(kept), note)
@@ -402,7 +402,7 @@ class EvidenceRuns:
 
 
 def _origin(first: Divergence) -> str:
-    """Where the op is, without the folders that nobody else has."""
+    """Return where the op is, without folders that exist only on this machine."""
     place = f"step {first.step}, {first.phase}"
     return place if first.site is None else f"{Path(first.site.file).name}:{first.site.line}, {place}"
 
@@ -413,7 +413,7 @@ def _seen(first: Divergence, *, moves: bool) -> str:
     return f"there it gave {max(count or 0 for count in counts)} distinct results in {repeats} repeats"
 
 
-# What makes two equal runs say little, so that more are made.
+# Work after which two equal runs prove little, so that more are made.
 
 
 TIMED_RULES = {
@@ -424,15 +424,15 @@ TIMED_RULES = {
     "program-output": "what another program draws at random",
     "query-result": "rows that a database draws at random",
 }
-"""Rules of lint about timing and chance, with what a program does where one fires."""
+"""Lint rules about timing and chance, with the work that each finds."""
 
 
 def timed_work(trace: Trace, rules: Sequence[str]) -> list[str]:
-    """What of a run may depend on timing by how it looks, which no recorder could tell.
+    """Return the work of a run that may depend on timing, judged by its appearance because no recorder can see it.
 
     Args:
-        trace: Of it.
-        rules: Those of `TIMED_RULES` that fire in the program's text.
+        trace: Trace of the run.
+        rules: The rules in `TIMED_RULES` that fire in the program's text.
     """
     return [
         *(TIMED_RULES[rule] for rule in rules),
@@ -444,43 +444,43 @@ _STARTED_BY_MULTIPROCESSING = re.compile(r"(.+)\.[A-Za-z]*Process-\d+")
 
 
 def _gets_from_children(trace: Trace) -> bool:
-    """Whether a process computes, too, beside several children that it started: it may take what they give as it comes."""
-    # One record says how a process ended.
+    """Whether a process and several of its children compute: it may use the children's results as they arrive."""
+    # Each process has one record that says how it ended.
     computing = [process.key for process in trace.processes if (process.description.get("records") or 0) > 1]
     parents = Counter(found[1] for key in computing if (found := _STARTED_BY_MULTIPROCESSING.fullmatch(key)))
     return any(count > 1 and parent in computing for parent, count in parents.items())
 
 
 def racy_work(trace: Trace) -> list[str]:
-    """What the processes of a run did whose outcome depends on timing, as their recorders saw it.
+    """Return the work in a run whose outcome depends on timing, as seen by the recorders.
 
     Args:
-        trace: Of the run.
+        trace: Trace of the run.
     """
     return [str(word) for process in trace.processes for word in process.description.get("racy") or []]
 
 
-# Follows a run while it goes on, and tells when it has shown a difference from the first one.
+# Follows a run in progress to find out as soon as it differs from the first one.
 
 _LEAST_SECONDS = 0.5
 _SHARE = 10
-"""Between two looks passes this many times what a look takes, so that looking never takes much from the program."""
+"""The pause between comparisons is this many times as long as a comparison, so that they barely slow the program."""
 
 
 class FailFast:
-    """Compares what there is of a run with the first one, again and again, in a thread; a context that ends with the run.
+    """Repeatedly compares a run in progress with the first run, in a thread; a context manager for that run.
 
-    Only whole steps are compared, and only live differences count, so what differs now differs at the end as well. Of threads
-    and pools, whose records come in any order, only what reaches the rest of the program is looked at. So of programs that
-    are started beside each other: which is which is known only at the end.
+    Only whole steps are compared, and only live differences count, so a difference now is a difference at the end. For
+    threads and pools, whose records come in any order, only what reaches the rest of the program is compared. Programs
+    that are started side by side are left out, since which one is which is known only at the end.
     """
 
     def __init__(self, first: Trace, folder: Path) -> None:
-        """Nothing is looked at yet.
+        """Compare nothing yet.
 
         Args:
             first: The first run.
-            folder: The trace of the run that is about to begin.
+            folder: Trace folder of the run that is about to begin.
         """
         self._first = {process.key: process for process in alone(first)}
         self._folder = folder
@@ -499,7 +499,7 @@ class FailFast:
         shutil.rmtree(self._pictures, ignore_errors=True)
 
     def why_stop(self) -> str | None:
-        """Why the run may end: it differs."""
+        """Return the reason to stop the run, once it differs."""
         return FAIL_FAST if self._differs.is_set() else None
 
     def _follow(self) -> None:
@@ -516,9 +516,9 @@ class FailFast:
         try:
             if self._ended.is_set() or not snapshot_live_trace(self._folder / PROCESSES_FOLDER / key, picture):
                 return False
-            # Of its own: the first run is read elsewhere too.
+            # Uses its own reader, since the first run is also read elsewhere.
             whole = up_to_common_step(StoredProcess(self._first[key].folder), StoredProcess(picture))
             return whole is not None and compare_processes(*whole).divergence is not None
         except (TraceError, OSError):
-            # It ends or begins just now; the comparison after its end says what is wrong with it.
+            # The process is just starting or ending; the comparison after its end will report any real problem.
             return False

@@ -1,6 +1,6 @@
-"""Looks at every setting in the interpreter that runs this file, and writes what it found as JSON; or builds its native recorder.
+"""Inspect all settings in the interpreter that runs this file and write them as JSON; or build its native recorder.
 
-Run as a script by any interpreter, so it keeps to Python 3.8 until it knows its version.
+Any interpreter may run this script, so it is restricted to Python 3.8 until it knows the version.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _found(request: str) -> dict[str, object]:
 
 
 def _native_recorder() -> str:
-    """Which recorder would record PyTorch here, and why not the native one."""
+    """Return which recorder would record PyTorch here, and why the native one would not."""
     from importlib import import_module
 
     from determinism.types import Level
@@ -52,7 +52,7 @@ def _native_recorder() -> str:
 
 
 def _build() -> int:
-    """Build the native recorder if PyTorch is there and it is wanted; 0 if it is there now."""
+    """Build the native recorder if it is wanted and PyTorch is installed; return the exit status."""
     if sys.version_info < (3, 11):  # noqa: UP036  # this may be another Python than the package's
         return 0
     from importlib import import_module
@@ -85,7 +85,7 @@ def _import_own_package() -> None:
 
 
 if __name__ == "__main__":
-    # The folder of this file, whose modules must not stand for others of the same name.
+    # The folder of this file, whose modules must not replace others of the same name.
     del sys.path[0]
     if sys.argv[1:] == ["--build"]:
         sys.exit(_build())

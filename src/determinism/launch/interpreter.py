@@ -1,4 +1,4 @@
-"""Finds the interpreter of the program, and says before the first run whether it can record."""
+"""Find the interpreter of the program, and check before the first run whether it can record."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from typing import NamedTuple
 from determinism.errors import LaunchError
 
 BOOTSTRAP_FOLDER = Path(__file__).absolute().with_name("bootstrap")
-"""What every Python process of a program that is run finds first on its path."""
+"""The first folder on the path of every Python process of the program."""
 
 # Finds the file that a command starts.
 
 
 def find_executable(name: str, environ: Mapping[str, str]) -> str:
-    """The path of the executable that a command's first word names.
+    """Return the path of the executable that a command's first word names.
 
     Raises:
-        LaunchError: There is none, or it may not be executed.
+        LaunchError: It does not exist or is not executable.
     """
     search = environ.get("PATH", os.defpath)
     found = shutil.which(name, path=search)
@@ -49,14 +49,14 @@ _FRAMEWORKS = ("torch", "tensorflow", "jax")
 
 
 def with_python(command: Sequence[str], environ: Mapping[str, str]) -> list[str]:
-    """Put Python before a script that no executable of that name hides, as coverage and other tools do.
+    """Prepend Python to a script unless an executable of that name takes precedence, as coverage and other tools do.
 
-    It is the Python of this process if that has a framework; else this tool was installed apart from the program, and the
-    `python` that a shell would find is taken.
+    It is the Python of this process if that has a framework; if not, this tool is installed separately from the program,
+    and it is the `python` that a shell would find.
 
     Args:
-        command: What the user gave to be started.
-        environ: The environment it will be started in.
+        command: The command that the user gave.
+        environ: The environment in which it will be started.
     """
     words = list(command)
     if not words or not words[0].endswith(".py") or not Path(words[0]).is_file():
@@ -74,7 +74,7 @@ def with_python(command: Sequence[str], environ: Mapping[str, str]) -> list[str]
 
 
 def script_of(command: Sequence[str]) -> Path | None:
-    """The script that a command runs, directly or through a launcher such as `torchrun` or `accelerate launch`."""
+    """Return the script that a command runs, directly or with a launcher such as `torchrun` or `accelerate launch`."""
     return next((Path(word) for word in command if word.endswith(".py") and Path(word).is_file()), None)
 
 
@@ -103,7 +103,7 @@ def _names_on(search: str) -> list[str]:
     return sorted(names)
 
 
-# What the recorder needs in the program's own interpreter.
+# The requirements of the recorder in the program's own interpreter.
 
 OLDEST_PYTHON = (3, 11)
 
@@ -111,26 +111,26 @@ RECORDER_PACKAGES = ("numpy", "pyarrow", "xxhash")
 
 
 def install_line(interpreter: str) -> str:
-    """The command that installs the packages for an interpreter."""
+    """Return the command that installs the packages for an interpreter."""
     return f"{shlex.quote(interpreter)} -m pip install {' '.join(RECORDER_PACKAGES)}"
 
 
 def unusable(interpreter: str, reason: str) -> tuple[str, str]:
-    """What to say where a package is there and cannot be imported, and the command that helps.
+    """Return a message for a package that is installed but cannot be imported, and the command that helps.
 
     Args:
-        interpreter: The Python that cannot.
-        reason: What the import said.
+        interpreter: The Python that cannot import it.
+        reason: Message of the import error.
     """
     line = install_line(interpreter)
     if "pyarrow" in reason and "NumPy" in reason:
-        # TensorFlow up to 2.17 needs a NumPy before 2, and pyarrow 26 does not say to pip that it cannot do with it.
+        # TensorFlow up to 2.17 needs NumPy 1, and pyarrow 26 does not declare to pip that it does not work with that.
         line = f"{shlex.quote(interpreter)} -m pip install 'pyarrow<26'"
     return f"{reason.rstrip('.')}. Install compatible versions:", line
 
 
 PYTHON_NAME = re.compile(r"(python|pypy)[\d.]*[a-z]?$")
-"""What the file of a Python interpreter is called."""
+"""Matches the file name of a Python interpreter."""
 
 _PROBE_SECONDS = 30.0
 _VERSION_PROBE = "import sys; print('%d.%d' % sys.version_info[:2])"
@@ -153,21 +153,21 @@ class Interpreter(NamedTuple):
 
     path: str
     options: str
-    """Letters of the options that are given to it."""
+    """Letters of its command-line options."""
 
 
 def check_interpreter(command: Sequence[str], environ: Mapping[str, str]) -> str | None:
-    """Look at how a command starts Python, if one can tell without running it.
+    """Check how a command starts Python, as far as can be known without running it.
 
     Args:
         command: The program and its arguments.
-        environ: The environment it will be started in.
+        environ: The environment in which it will be started.
 
     Returns:
         A warning if recording cannot reach the interpreter, else None.
 
     Raises:
-        LaunchError: The command cannot be started, or its interpreter lacks what the recorder needs.
+        LaunchError: The command cannot be started, or its interpreter lacks a requirement of the recorder.
     """
     interpreter = find_interpreter(find_executable(command[0], environ), command[1:], environ)
     if interpreter is None:
@@ -184,12 +184,12 @@ def check_interpreter(command: Sequence[str], environ: Mapping[str, str]) -> str
 
 
 def hiding_options(letters: str) -> list[str]:
-    """The options among some letters that keep Python from running what starts the recording."""
+    """Return the options, among some letters, that keep Python from running the bootstrap."""
     return [f"-{letter}" for letter in "ISE" if letter in letters]
 
 
 def find_interpreter(path: str, arguments: Sequence[str], environ: Mapping[str, str]) -> Interpreter | None:
-    """The Python that an executable is, or that its `#!` line leads to; None if there is none in sight."""
+    """Return the Python that an executable is or that its `#!` line names; None if neither is known."""
     if PYTHON_NAME.fullmatch(Path(path).name):
         return Interpreter(path, "".join(option_letters(arguments)))
     words = _shebang(path)
@@ -203,13 +203,13 @@ def find_interpreter(path: str, arguments: Sequence[str], environ: Mapping[str, 
 
 
 def version_of(interpreter: Interpreter, environ: Mapping[str, str]) -> tuple[int, ...] | None:
-    """The first two numbers of an interpreter's version; None if it does not answer.
+    """Return the first two numbers of an interpreter's version; None if it does not answer.
 
     Args:
         interpreter: The interpreter.
-        environ: The environment it is asked in.
+        environ: The environment in which to run it.
     """
-    # Nothing of the environment's own is loaded: that is the program's business.
+    # Isolated, so that nothing of the program's environment is loaded.
     probe = [interpreter.path, "-I", "-S", "-c", _VERSION_PROBE]
     try:
         answer = subprocess.check_output(
@@ -221,14 +221,14 @@ def version_of(interpreter: Interpreter, environ: Mapping[str, str]) -> tuple[in
 
 
 def _shebang(path: str) -> list[str]:
-    """The words of a script's `#!` line."""
+    """Return the words of a script's `#!` line."""
     try:
         with open(path, "rb") as file:
             if file.read(2) != b"#!":
                 return []
             lines = [file.readline(4096).decode(errors="replace"), file.readline(4096).decode(errors="replace")]
             words = shlex.split(lines[0])
-            # Installers write scripts for interpreters with long paths like this.
+            # Installers write this form for interpreters with long paths.
             if words[:1] == ["/bin/sh"] and lines[1].startswith("'''exec' "):
                 words = shlex.split(lines[1])[1:2]
             return words
@@ -237,7 +237,7 @@ def _shebang(path: str) -> list[str]:
 
 
 def option_letters(arguments: Sequence[str]) -> Iterator[str]:
-    """The one-letter options of Python before the script, `-c` or `-m`."""
+    """Yield Python's one-letter options before the script, `-c` or `-m`."""
     remaining = iter(arguments)
     for argument in remaining:
         if not argument.startswith("-") or argument == "-":
@@ -264,7 +264,7 @@ def _check_packages(interpreter: Interpreter, environ: Mapping[str, str]) -> Non
             probe, env=environ, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True, timeout=_PROBE_SECONDS
         )
     except (OSError, ValueError, subprocess.SubprocessError):
-        # It is no Python that answers questions; the program will show what it is.
+        # It does not answer as Python does; running the program will show what it is.
         return
     try:
         version, missing, broken = json.loads(answer.strip().rpartition("\n")[2])

@@ -1,4 +1,4 @@
-"""Input and output of the programs that are run: the same standard input for each run, logs, folders."""
+"""Input and output of the programs under check: the same standard input for each run, logs, folders."""
 
 from __future__ import annotations
 
@@ -23,48 +23,48 @@ from determinism.comparison.divergence import PrintedDifference
 from determinism.errors import LaunchError, TraceError
 from determinism.trace.files import make_private_folder
 
-# The folder that the traces and logs of a check go to.
+# The folder for the traces and logs of a check.
 
 DEFAULT_FOLDER = Path(".determinism")
 _IGNORE = ".gitignore"
 
 
 class OutputFolder:
-    """What one check makes: per run a trace, the log of its output, and the log of the command that prepared it."""
+    """The files of one check: for each run a trace, the log of its output, and that of the command that prepared it."""
 
     def __init__(self, output: Path | None) -> None:
-        """Make the folder.
+        """Create the folder.
 
         Args:
-            output: Where; None for a new one below `.determinism`.
+            output: Its path; None for a new folder below `.determinism`.
 
         Raises:
-            TraceError: It is already there, or cannot be made.
+            TraceError: It exists and is not empty, or cannot be created.
         """
         self._is_default = output is None
         self.path = _new_folder(output)
 
     def trace(self, name: str) -> Path:
-        """The trace of a run."""
+        """Return the path of a run's trace."""
         return self.path / name
 
     def log(self, name: str) -> Path:
-        """What a run printed."""
+        """Return the path of the log with a run's output."""
         return self.path / f"{name}.log"
 
     def preparation_log(self, name: str) -> Path:
-        """What the command before a run printed."""
+        """Return the path of the log with the output of the command before a run."""
         return self.path / f"{name}.before.log"
 
     def discard(self, name: str, *, with_log: bool = True) -> None:
-        """Remove what belongs to a run, and nothing else: the program may have put something there as well."""
+        """Remove the files of a run and nothing else, since the program may also have put files into the folder."""
         shutil.rmtree(self.trace(name), ignore_errors=True)
         self.preparation_log(name).unlink(missing_ok=True)
         if with_log:
             self.log(name).unlink(missing_ok=True)
 
     def remove_if_empty(self) -> None:
-        """Remove the folder if it holds nothing; of the default one also the folder around it."""
+        """Remove the folder if it is empty; if it is the default one, also the folder around it."""
         for folder in [self.path, self.path.parent] if self._is_default else [self.path]:
             try:
                 if self._is_default and [file.name for file in folder.iterdir()] == [_IGNORE]:
@@ -104,14 +104,14 @@ def _new_folder(output: Path | None) -> Path:
 
 
 def _ignore(folder: Path) -> None:
-    """Traces are large, and none of a repository's business."""
+    """Keep traces, which are large, out of the user's repository."""
     file = folder / _IGNORE
     if not file.exists():
         file.write_text("*\n", encoding="utf-8")
 
 
-# Sends the output of a run to a log; where the terminal would have been, the program still finds one. A run that is shown is copied to the
-# log on its way to where the output would have gone.
+# Sends the output of a run to a log, through a pseudo terminal if the program would have had a terminal. The output of
+# a shown run is copied to the log on its way to where it would have gone.
 
 _POLL_MILLISECONDS = 50
 _CHUNK_BYTES = 65536
@@ -120,21 +120,21 @@ _STANDARD_OUTPUT, _STANDARD_ERROR = 1, 2
 
 
 class OutputLog:
-    """Standard output and error of one run; a context that ends with the run.
+    """Standard output and error of one run; a context manager for the duration of the run.
 
-    Without a log both are inherited.
+    Without a log, both are inherited.
     """
 
     leaves_line_open: ClassVar[bool | None] = None
-    """Whether the first output that went to a log ended within a line; None if none did. That of a run before it, which nobody keeps,
-    most likely ended alike."""
+    """Whether the first output that went to a log ended in the middle of a line; None before there is one. The output
+    of an earlier run, which is not kept, most likely ended in the same way."""
 
     def __init__(self, log: Path | None, *, is_shown: bool = False) -> None:
-        """Nothing is opened yet.
+        """Open nothing yet.
 
         Args:
-            log: Where the output goes; None if it is inherited.
-            is_shown: Whether it goes to where it would have gone without us as well, as it comes.
+            log: File for the output; None to inherit the streams.
+            is_shown: Whether the output is also passed on, as it arrives, to where it would have gone without a log.
         """
         self.stdout: int | None = None
         self.stderr: int | None = None
@@ -142,14 +142,14 @@ class OutputLog:
         self._is_shown = is_shown
         self._relay: _Relay | None = None
         self._written: list[tuple[int, int]] = []
-        """Each regular file that the program writes to itself: its descriptor, and where the output begins."""
+        """For each regular file that the program itself writes to: the descriptor, and where the output begins."""
 
     def __enter__(self) -> Self:
         """Open the log.
 
         Raises:
             OSError: It cannot be opened.
-            LaunchError: There is a terminal to stand in for, and no pseudo terminal to do it.
+            LaunchError: The first run has a terminal, but no pseudo terminal can be opened to replace it.
         """
         if self._log is None:
             return self
@@ -167,7 +167,7 @@ class OutputLog:
                     f"The first run writes to a terminal; no pseudo terminal can be opened for the later ones ({error}), so "
                     f"they might behave differently. Send the command's output to a file or through `| cat`.",
                 ) from None
-            # Its output is inherited as it is, and nothing is known of it.
+            # The streams are inherited unchanged, and the output stays unknown.
             self._log.unlink(missing_ok=True)
             self._log = None
         return self
@@ -184,12 +184,12 @@ class OutputLog:
     def _shown_streams(self) -> tuple[int | None, int | None]:
         output = self._shown_stream(_STANDARD_OUTPUT)
         if _are_alike(_STANDARD_OUTPUT, _STANDARD_ERROR):
-            # One channel for both, so that their order stays.
+            # One channel for both keeps their order.
             return output, output
         return output, self._shown_stream(_STANDARD_ERROR)
 
     def _shown_stream(self, stream: int) -> int | None:
-        """What the program gets in place of one of our own streams; None for the stream itself."""
+        """Return the descriptor that the program gets in place of one of our streams; None for the stream itself."""
         assert self._relay is not None
         try:
             mode = os.fstat(stream).st_mode
@@ -203,7 +203,7 @@ class OutputLog:
         return None
 
     def started(self) -> None:
-        """The program has the descriptors now."""
+        """Start relaying, now that the program has the descriptors."""
         if self._relay is not None:
             self._relay.start()
 
@@ -221,7 +221,7 @@ class OutputLog:
 
 
 def _are_alike(one: int, other: int) -> bool:
-    """Whether two descriptors lead to the same pipe, file or terminal."""
+    """Whether two descriptors refer to the same pipe, file or terminal."""
     try:
         return os.path.samestat(os.fstat(one), os.fstat(other))
     except OSError:
@@ -229,10 +229,10 @@ def _are_alike(one: int, other: int) -> bool:
 
 
 def _end_of_output(stream: int) -> int:
-    """Where the next output to a regular file would go."""
+    """Return the offset at which the next output to a regular file would go."""
     if fcntl.fcntl(stream, fcntl.F_GETFL) & os.O_APPEND:
         return os.fstat(stream).st_size
-    # Whoever inherits the descriptor shares its offset.
+    # A process that inherits the descriptor shares its offset.
     return os.lseek(stream, 0, os.SEEK_CUR)
 
 
@@ -245,29 +245,29 @@ def _copy_part(stream: int, begin: int, end: int, log: int) -> None:
 
 
 class _Relay:
-    """Takes what a program writes to pipes and pseudo terminals, and puts it into the log and where it would have gone."""
+    """Copies what a program writes to pipes and pseudo terminals to the log and to where it would have gone."""
 
     def __init__(self, log: int) -> None:
         self._log = log
         self._shown: dict[int, int | None] = {}
-        """Per end that is read, the descriptor that gets the same; None if only the log does."""
+        """For each end that is read, the descriptor to which its output is passed on; None if only the log gets it."""
         self._terminals: dict[int, int] = {}
-        """Per end of a pseudo terminal the terminal that it stands in for."""
+        """For each master end of a pseudo terminal, the terminal that it replaces."""
         self._of_program: list[int] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._copy, name="output of the program", daemon=True)
 
     def terminal(self, like: int, shown: int | None) -> int:
-        """The program's end of a pseudo terminal that has the size of a real one.
+        """Open a pseudo terminal with the size of a real one, and return the program's end.
 
         Raises:
-            OSError: There is none.
+            OSError: None can be opened.
             termios.error: Its modes cannot be set.
         """
         master, slave = os.openpty()
         self._add(master, slave, shown)
         attributes = termios.tcgetattr(like)
-        # What comes out is what the program wrote, without carriage returns and without echoes.
+        # The output is exactly what the program wrote, without added carriage returns or echoes.
         attributes[_OUTPUT_MODES] &= ~termios.OPOST
         attributes[_LOCAL_MODES] &= ~termios.ECHO
         termios.tcsetattr(slave, termios.TCSANOW, attributes)
@@ -276,10 +276,10 @@ class _Relay:
         return slave
 
     def pipe(self, shown: int) -> int:
-        """The program's end of a pipe.
+        """Open a pipe and return the program's end.
 
         Raises:
-            OSError: There is none.
+            OSError: None can be opened.
         """
         read, write = os.pipe()
         self._add(read, write, shown)
@@ -290,13 +290,13 @@ class _Relay:
         self._of_program.append(of_program)
 
     def start(self) -> None:
-        """Begin; from now on only the program has its ends."""
+        """Begin to copy; from now on only the program holds its ends."""
         self._close_ends_of_program()
         if self._shown:
             self._thread.start()
 
     def close(self) -> None:
-        """Take what is still there, and end."""
+        """Copy the remaining output and stop."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -315,7 +315,7 @@ class _Relay:
         for read in open_ends:
             poll.register(read, select.POLLIN)
         while open_ends:
-            # Asked first: what was written before the program ended is there by then.
+            # Checked before polling: output that was written before the program ended is available by then.
             stopping = self._stop.is_set()
             ready = poll.poll(_POLL_MILLISECONDS)
             if not ready and stopping:
@@ -327,12 +327,12 @@ class _Relay:
                     open_ends.remove(read)
 
     def _pass_on(self, read: int) -> bool:
-        """Pass on what is there; gives whether more can come."""
+        """Pass on the available output; return whether more can come."""
         try:
             data = os.read(read, _CHUNK_BYTES)
         except OSError:
             return False
-        # A full disk must not stop the program, which would wait for its output to be taken.
+        # A full disk must not stop the program, which would wait for its output to be read.
         with suppress(OSError):
             _write_all(self._log, data)
         shown = self._shown[read]
@@ -340,7 +340,7 @@ class _Relay:
             try:
                 _write_all(shown, data)
             except OSError:
-                # Nobody reads it any more, and the program learns that by its next output, as it would have.
+                # Nobody reads it anymore; the program learns that from its next output, as it would have without us.
                 self._shown.pop(read)
                 os.close(read)
                 return False
@@ -363,22 +363,22 @@ def _write_all(descriptor: int, data: bytes) -> None:
         try:
             data = data[os.write(descriptor, data) :]
         except BlockingIOError:
-            # Somebody else who has the same pipe made it non-blocking.
+            # Another process with the same pipe has made it non-blocking.
             _ready(descriptor, select.POLLOUT)
 
 
 class StandardInput:
-    """What the program reads, kept for the runs after the first.
+    """The standard input of the program, kept for the runs after the first.
 
-    A terminal or a device is inherited as it is, a file is read from the same offset by every run, and what comes
-    through a pipe is kept as far as the program took it off.
+    A terminal or device is inherited unchanged, a file is read from the same offset by every run, and input from a pipe
+    is kept as far as the program has consumed it.
     """
 
     def __init__(self, descriptor: int = 0) -> None:
-        """Look at what stands on a descriptor; nothing is read yet.
+        """Inspect the descriptor without reading from it yet.
 
         Raises:
-            LaunchError: What comes through a pipe cannot be kept.
+            LaunchError: Input from a pipe cannot be kept.
         """
         self._descriptor = descriptor
         self._closed = False
@@ -395,7 +395,7 @@ class StandardInput:
             self._offset = os.lseek(descriptor, 0, os.SEEK_CUR)
         elif stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
             try:
-                # It has no name on the disk: nothing stays behind, however this process ends.
+                # The file has no name on disk, so nothing is left behind however this process ends.
                 self._spool = tempfile.TemporaryFile()  # noqa: SIM115
             except OSError as error:
                 raise _not_kept(error) from None
@@ -406,11 +406,11 @@ class StandardInput:
     def __exit__(self, *exception: object) -> None:
         if self._spool is not None:
             with suppress(OSError):
-                # What a full disk did not take is tried again here; it is not needed any more.
+                # This retries what a full disk did not take, which is no longer needed.
                 self._spool.close()
 
     def for_run(self) -> InputOfRun:
-        """The input of the next run, from the beginning.
+        """Return the input for the next run, from the beginning.
 
         Raises:
             LaunchError: The input of an earlier run could not be kept.
@@ -424,7 +424,7 @@ class StandardInput:
         return InputOfRun(None if self._closed else self._descriptor, None)
 
     def read(self, position: int) -> bytes | None:
-        """What follows `position`: b"" at the end of the input, None if nothing has arrived in a while."""
+        """Return the input after `position`: b"" at the end of the input, None if nothing has arrived in a while."""
         assert self._spool is not None
         kept = os.pread(self._spool.fileno(), _CHUNK_BYTES, position) if self._lost is None else b""
         if kept or self._ended:
@@ -445,7 +445,7 @@ class StandardInput:
 
 
 class InputOfRun:
-    """The standard input of one run; a context that ends with the run."""
+    """The standard input of one run; a context manager for the duration of the run."""
 
     def __init__(self, inherited: int | None, source: StandardInput | None) -> None:
         self.descriptor = inherited
@@ -462,7 +462,7 @@ class InputOfRun:
         return self
 
     def started(self) -> None:
-        """The program has the descriptor now."""
+        """Start feeding, now that the program has the descriptor."""
         if self._source is not None:
             os.close(self._read_end)
             self._thread.start()
@@ -488,7 +488,7 @@ class InputOfRun:
                     position += len(data)
                     self._write(data)
         except OSError:
-            # The program closed its end, or the pipe broke: either way nothing more arrives.
+            # The program closed its end or the pipe broke; either way nothing more arrives.
             pass
         finally:
             os.close(self._write_end)
@@ -516,11 +516,11 @@ def _ready(descriptor: int, event: int) -> bool:
     return bool(poll.poll(_POLL_MILLISECONDS))
 
 
-# Whether somebody still reads what the program prints.
+# Whether the program's output still has a reader.
 
 
 def is_unread(descriptor: int = _STANDARD_OUTPUT) -> bool:
-    """Whether a pipe or a socket has no reader any more, as after `| head`; files and terminals always have one."""
+    """Whether a pipe or socket no longer has a reader, as after `| head`; files and terminals always have one."""
     try:
         mode = os.fstat(descriptor).st_mode
         if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) or not hasattr(select, "poll"):
@@ -533,20 +533,20 @@ def is_unread(descriptor: int = _STANDARD_OUTPUT) -> bool:
 
 
 def ends_within_line() -> bool:
-    """Whether the standard output ends within a line, as far as that can be told after a run that wrote to it and one that wrote to a log."""
+    """Whether standard output probably ends in the middle of a line, after runs that wrote to it or to a log."""
     try:
         output = os.fstat(_STANDARD_OUTPUT)
         if stat.S_ISREG(output.st_mode):
-            # The program inherited the descriptor, and so has moved its offset.
+            # The program inherited the descriptor and so moved its offset.
             return _is_within_line(Path(f"/dev/fd/{_STANDARD_OUTPUT}"), os.lseek(_STANDARD_OUTPUT, 0, os.SEEK_CUR))
-        # What was said meanwhile on the same pipe ended the line.
+        # If standard error is the same pipe, our own messages have ended the line.
         return bool(OutputLog.leaves_line_open) and not os.path.samestat(output, os.fstat(_STANDARD_ERROR))
     except OSError:
         return bool(OutputLog.leaves_line_open)
 
 
 def _is_within_line(file: Path, end: int | None) -> bool:
-    """Whether a file has a beginning of a line at its end, or at an offset that is given."""
+    """Whether a file's content up to an offset, or to its end, ends in the middle of a line."""
     try:
         with file.open("rb", buffering=0) as opened:
             end = os.fstat(opened.fileno()).st_size if end is None else end
@@ -555,10 +555,10 @@ def _is_within_line(file: Path, end: int | None) -> bool:
         return False
 
 
-# What equal tensors do not show: results that a program computes without them.
+# Differences in printed numbers, which a program may compute without tensors.
 
 _MOST_OUTPUT = 1 << 20
-"""Bytes of a log that are looked at."""
+"""How many bytes of a log are read."""
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _NUMBER = re.compile(r"[-+]?(?:0x[0-9a-f.]+(?:p[-+]?\d+)?|\d[\d.]*(?:e[-+]?\d+)?)", re.IGNORECASE)
 _OF_THE_MACHINE = re.compile(
@@ -567,14 +567,14 @@ _OF_THE_MACHINE = re.compile(
     r"|(?:^|_)(?:time|secs?|seconds|ms)(?:_|\b)|\d ?(?:s|sec|ms|us|µs|ns|min|h|kb|mb|gb|[kmg]ib)\b|/s(?:ec)?\b|s/|%\||/tmp/|it/",
     re.IGNORECASE,
 )
-"""In lines that show how long something took, where it lies, or when it was."""
+"""Matches lines that show durations, addresses, times or other properties of the machine."""
 
 
 def printed_difference(logs: Sequence[Path]) -> PrintedDifference | None:
-    """Two lines of what runs printed that are alike but for numbers; None if there are none.
+    """Return two printed lines that differ only in numbers; None if there are none.
 
     Args:
-        logs: What each run printed, in order; those that are not there are left out.
+        logs: Log of each run's output, in order; missing ones are skipped.
     """
     texts = {number: _lines(log) for number, log in enumerate(logs, start=1) if log.is_file()}
     first, *others = texts or [0]
@@ -596,9 +596,9 @@ def _lines(log: Path) -> list[str]:
 
 
 def differing_line(first: Sequence[str], second: Sequence[str]) -> tuple[str, str] | None:
-    """The first line of a text that another one has with other numbers, wherever it stands there; None if there is none.
+    """Return the first line that another text has, anywhere, with different numbers; None if there is none.
 
-    Lines that show times, memory or addresses differ in every run, and say nothing.
+    Lines that show times, memory or addresses are skipped, since they differ in every run.
     """
     others = list((Counter(second) - Counter(first)).elements())
     for line in (Counter(first) - Counter(second)).elements():

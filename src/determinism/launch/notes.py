@@ -1,7 +1,7 @@
 """Notes that a process leaves in the trace when it is not recorded.
 
-A process that cannot load the package still has to say why, so this file keeps to what Python 2.7 and Python 3 have in
-common, and goes without what it cannot import.
+A process that cannot load the package must still say why, so this file is restricted to the common subset of Python 2.7
+and Python 3, and does without anything that it cannot import.
 """
 
 import os
@@ -15,7 +15,7 @@ NOTE_PREFIX = "not-recorded-"
 
 def _command():
     # type: () -> list[str]
-    """The words that the process was started with; of a Python that cannot load what hides secrets only the script."""
+    """Return the process's command line; only the first words if this Python cannot load the redaction of secrets."""
     words = getattr(sys, "orig_argv", None) or _words_of_process() or list(getattr(sys, "argv", []))
     try:
         from determinism.redaction import redacted
@@ -27,7 +27,7 @@ def _command():
 
 def _words_of_process():
     # type: () -> list[str]
-    # Before 3.8 Python sets `sys.argv` only after this ran.
+    # Before 3.8, Python sets `sys.argv` only after this has run.
     try:
         with open("/proc/self/cmdline", "rb") as file:
             return [word.decode("utf-8", "replace") for word in file.read().split(b"\0") if word]
@@ -37,20 +37,20 @@ def _words_of_process():
 
 def is_asked_for(part):
     # type: (str) -> bool
-    """Whether the run is asked for a part of its specification: `recording`, `enabling`, `factors` or `probes`.
+    """Whether the spec of the run requests a part: `recording`, `enabling`, `factors` or `probes`.
 
-    Without `json`, whose import would give the program our modules in place of its own ones of the same names. Within a text
-    JSON escapes quotes, so nothing but the key looks like this.
+    Done without `json`, because importing it would replace modules of the program that have the same names as ours. JSON
+    escapes quotes within strings, so only the key looks like this.
     """
     return '"' + part + '": {' in os.environ.get(RUN_VARIABLE, "")
 
 
 def note_not_recorded(reason):
     # type: (str) -> None
-    """Write into the trace that this process is not recorded, and why; the first note of a process stays.
+    """Note in the trace that this process is not recorded, and why; only the first note of a process is kept.
 
     Args:
-        reason: What was found, with values, and what to do.
+        reason: The reason, with values, and what to do.
     """
     try:
         import json
@@ -58,11 +58,11 @@ def note_not_recorded(reason):
         folder = json.loads(os.environ[RUN_VARIABLE])["recording"]["trace_folder"]
         note = {"pid": os.getpid(), "command": _command(), "executable": sys.executable, "reason": reason}
         path = os.path.join(folder, NOTE_PREFIX + str(os.getpid()) + ".json")
-        # The opening fails where the file is there.
+        # This fails if the file exists.
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             os.write(file, json.dumps(note, indent=1).encode("utf-8"))
         finally:
             os.close(file)
-    except Exception:  # Whatever keeps the note from being written, the program goes on as it would have without us.
+    except Exception:  # The program continues as it would without us, even if the note cannot be written.
         pass

@@ -1,4 +1,4 @@
-"""The processes of a running program: those that recording cannot reach are found, and all are ended when the user wants that."""
+"""The processes of a running program: find those that recording cannot reach, and end all at the user's request."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from determinism.frameworks.registry import is_helper
 from determinism.launch.interpreter import BOOTSTRAP_FOLDER, PYTHON_NAME, hiding_options, option_letters
 from determinism.redaction import redacted
 
-# Finds, while a program runs, the Python processes of it that load a framework where recording cannot reach them.
+# Finds, while a program runs, its Python processes that load a framework out of reach of recording.
 
 _LIBRARIES = (b"/libtorch_", b"/libtensorflow_framework.so")
-"""Part of the path of a library that a framework maps into the memory of the process."""
+"""Parts of the paths of libraries that frameworks map into the memory of a process."""
 
 _SETTLED_SECONDS = 1.0
-"""Before this age a process may be a copy of its parent that is about to start another program."""
+"""A younger process may be a fork of its parent that is about to start another program."""
 
 
 class HiddenProcesses:
-    """The processes of a program, looked at again and again.
+    """The processes of a program, inspected repeatedly.
 
-    They are looked at from outside: one that recording cannot reach cannot tell, and what started it may be a shell.
-    Importing a framework takes much longer than the time from one look to the next.
+    They are inspected from outside: a process that recording cannot reach cannot say so, and its parent may be a shell.
+    Importing a framework takes much longer than the time between two inspections.
     """
 
     def __init__(self, trace_folder: Path) -> None:
-        """Note what runs already, so this comes before the program starts.
+        """Note the processes that are already running; call this before the program starts.
 
         Args:
-            trace_folder: Where the program is recorded, which every process that got its environment knows.
+            trace_folder: The trace of the program, which is in the environment of every process that inherited it.
         """
         self.found: dict[int, tuple[str, str]] = {}
-        """Per process id the command, and why it cannot be recorded."""
+        """For each process id, the command and the reason why it cannot be recorded."""
         self._trace = os.fsencode(trace_folder)
         self._known = _running()
         self._family: set[int] = set()
         self._unsettled: dict[int, float] = {}
-        """Since when each process is known that may still turn out to be hidden."""
+        """For each process that may still turn out to be hidden, since when it has been known."""
         self.waited = 0.0
-        """Seconds in which the program was ready to run and had no processor; 0 where the system does not count them."""
+        """Seconds in which the program was ready to run but had no processor; 0 if the system does not count them."""
         self._waits: dict[int, float] = {}
 
     def look(self, program: int) -> None:
-        """Look at what runs now, given the process id of the program."""
+        """Inspect the running processes, given the process id of the program."""
         running, now = _running(), time.monotonic()
         for process in sorted(running - self._known):
             if process == program or _parent(process) in self._family or self._trace in _read(process, "environ"):
@@ -64,7 +64,7 @@ class HiddenProcesses:
         self._add_waits()
 
     def _add_waits(self) -> None:
-        """Add how long the process that waited longest since the last look waited: the others may have waited for it."""
+        """Add the longest wait of any process since the last inspection: the others may have waited for that one."""
         waits = {process: _seconds_in_queue(process) for process in self._family}
         grown = [wait - self._waits.get(process, 0.0) for process, wait in waits.items()]
         self.waited += max(0.0, max(grown, default=0.0))
@@ -87,12 +87,12 @@ class HiddenProcesses:
 
 
 def _tries_instructions(command: list[str]) -> bool:
-    """Whether this is Inductor's own process, which loads a library only to see which instructions the processor has."""
+    """Whether this is a process of Inductor that loads a library only to test the instructions of the processor."""
     return command[1:2] == ["-c"] and len(command) > 2 and "cdll.LoadLibrary(" in command[2] and "torch" in command[2]
 
 
 def _obstacle(command: list[str], environment: list[bytes]) -> str | None:
-    """Why a Python that was started like this cannot be recorded; None if it can."""
+    """Return why a Python that was started like this cannot be recorded; None if it can."""
     hiding = hiding_options("".join(option_letters(command[1:])))
     if hiding:
         return f"it was started with {' '.join(hiding)}, which hides the recorder from it"
@@ -103,7 +103,7 @@ def _obstacle(command: list[str], environment: list[bytes]) -> str | None:
 
 
 def _running() -> set[int]:
-    """Every process id; none where there is no /proc."""
+    """Return all process ids; none if there is no /proc."""
     try:
         return {int(name) for name in os.listdir("/proc") if name.isdigit()}
     except OSError:
@@ -111,7 +111,7 @@ def _running() -> set[int]:
 
 
 def _read(process: int, file: str) -> bytes:
-    """A file of a process; empty if it has ended, or is another user's."""
+    """Return the content of a file of a process; empty if the process has ended or is another user's."""
     try:
         return Path(f"/proc/{process}/{file}").read_bytes()
     except OSError:
@@ -119,7 +119,7 @@ def _read(process: int, file: str) -> bytes:
 
 
 def _executable(process: int) -> str:
-    """The name of the file that a process executes."""
+    """Return the name of the file that a process executes."""
     try:
         return os.path.basename(os.readlink(f"/proc/{process}/exe"))
     except OSError:
@@ -127,22 +127,22 @@ def _executable(process: int) -> str:
 
 
 def _parent(process: int) -> int:
-    # The name in parentheses may hold spaces and parentheses itself.
+    # The name in parentheses may itself contain spaces and parentheses.
     words = _read(process, "stat").rpartition(b")")[2].split()
     return int(words[1]) if len(words) > 1 else -1
 
 
 def _seconds_in_queue(process: int) -> float:
-    """How long the main thread of a process waited for a processor since it started (Linux: Documentation/scheduler/sched-stats.rst)."""
+    """Return how long the main thread waited for a processor (Linux: Documentation/scheduler/sched-stats.rst)."""
     words = _read(process, "schedstat").split()
     return int(words[1]) / 1e9 if len(words) > 1 else 0.0
 
 
-# Ends the program when the user wants it to end: politely first, then by force.
+# Ends the program at the user's request: first politely, then by force.
 
 GRACE_SECONDS = 5.0
 _WITNESS_SECONDS = 1.0
-"""How long it may take on a busy machine until a process that a signal ends has ended."""
+"""How long a process may take to end after a signal on a busy machine."""
 
 _CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -158,7 +158,7 @@ def caught_signals() -> Iterator[list[int]]:
     def handle(number: int, frame: FrameType | None) -> None:
         received.append(number)
 
-    # What is ignored, as under `nohup`, stays ignored.
+    # Ignored signals, as under `nohup`, stay ignored.
     caught = [number for number in _CAUGHT if signal.getsignal(number) not in (signal.SIG_IGN, None)]
     before = {number: signal.signal(number, handle) for number in caught}
     try:
@@ -169,16 +169,16 @@ def caught_signals() -> Iterator[list[int]]:
 
 
 class GroupWitness:
-    """Tells a signal that the whole process group got from one that only this process got.
+    """Distinguishes a signal to the whole process group from one to this process only.
 
-    The system does not tell them apart. But another process of the group, which does nothing and is known to nobody else, is
-    ended by a signal to the group and by no other: Ctrl-C on a terminal, `kill -INT -- -GROUP`, a batch system.
+    The system does not distinguish them. But an idle process in the group that nobody else knows of is ended only by a
+    signal to the group: Ctrl-C on a terminal, `kill -INT -- -GROUP`, a batch system.
     """
 
     def __init__(self) -> None:
         """Start the other process."""
         try:
-            # It ends at the end of its input, so also where this process is killed.
+            # It ends at the end of its input, and so also if this process is killed.
             self._other: subprocess.Popen[bytes] | None = subprocess.Popen(
                 ["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             )
@@ -186,7 +186,7 @@ class GroupWitness:
             self._other = None
 
     def got(self, number: int, process: int) -> bool:
-        """Whether a signal went to the whole group, and a process belongs to it."""
+        """Whether a process is in this group and a signal went to the whole group."""
         try:
             is_member = os.getpgid(process) == os.getpgrp()
         except OSError:
@@ -201,7 +201,7 @@ class GroupWitness:
 
 
 class Interruption:
-    """What to send to the program, and when, once the first signal came in."""
+    """The signals to send to the program, and when, once the first signal has been received."""
 
     def __init__(self, process: subprocess.Popen[bytes], witness: GroupWitness) -> None:
         self._process = process
@@ -210,14 +210,14 @@ class Interruption:
         self._plan: list[tuple[float, int]] = []
         self._since = 0.0
         self._may_have_it = False
-        """Whether the first signal is not sent yet since the program may have got it."""
+        """Whether the first signal is held back because the program may have received it."""
 
     def advance(self, received: Sequence[int]) -> None:
-        """Send what is due; a further signal from the user makes the next stage due at once."""
+        """Send the signals that are due; another signal from the user makes the next stage due at once."""
         if not received:
             return
         if self._seen == 0:
-            # The program may have got it as well, and twice would break its own ending, such as saving its state.
+            # The program may have received it too; a second one would disrupt its shutdown, such as saving its state.
             self._begin(received[0], _WITNESS_SECONDS)
             self._may_have_it = True
         elif len(received) > self._seen:
@@ -231,7 +231,7 @@ class Interruption:
         self._send_what_is_due()
 
     def stop(self) -> None:
-        """End the program without having been asked to by a signal."""
+        """End the program without a signal from the user."""
         if self._seen == 0:
             self._begin(signal.SIGTERM, 0.0)
             self._seen = 1
@@ -250,7 +250,7 @@ class Interruption:
 
 
 def send(process: subprocess.Popen[bytes], number: int) -> None:
-    """Send a signal to a process and to all that it started."""
+    """Send a signal to a process and all its descendants."""
     for child in _descendants(process.pid):
         try:
             os.kill(child, number)
@@ -260,11 +260,11 @@ def send(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 def _descendants(ancestor: int) -> list[int]:
-    """Process ids below a process; none where there is no /proc."""
+    """Return the ids of all descendants of a process; none if there is no /proc."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
-            # The name in parentheses may hold spaces and parentheses itself.
+            # The name in parentheses may itself contain spaces and parentheses.
             parent = int(entry.read_text(errors="replace").rpartition(")")[2].split()[1])
         except (OSError, IndexError, ValueError):
             continue

@@ -1,4 +1,4 @@
-"""Runs the program once under recording: its environment, its progress, its end."""
+"""Run the program once under recording: its environment, its progress, its end."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from determinism.run_spec import PROCESS_VARIABLE, RunSpec
 from determinism.trace.schema import PROCESSES_FOLDER, SPOOL_FILE, TIME_LIMIT
 from determinism.trace.spool import read_progress
 
-# The environment that a program is started with.
+# The environment in which a program is started.
 
 HASH_SEED = "PYTHONHASHSEED"
 
 
 def child_environment(environ: Mapping[str, str], spec: RunSpec) -> dict[str, str]:
-    """Add to an environment what makes the Python processes started in it do what a run is asked for.
+    """Add the variables that make Python processes started in an environment follow the spec of a run.
 
     Args:
-        environ: The environment the program would have otherwise.
-        spec: What it is asked for.
+        environ: The program's environment without them.
+        spec: The spec of the run.
     """
     result = with_bootstrap(spec.added_to(environ))
     if spec.trace_folder is not None:
-        # Set if this command itself runs under recording; its program is a new first process.
+        # Set if this command itself is being recorded; its program is the first process of a new run.
         result.pop(PROCESS_VARIABLE, None)
     if spec.enabling is not None and not re.fullmatch(r"\d+", environ.get(HASH_SEED, "")):
-        # Python reads it when it starts. All else is set inside: there the versions are known.
+        # Python reads it at startup. Everything else is set inside the program, where the versions are known.
         result[HASH_SEED] = "0"
     if spec.factors is None:
         return result
@@ -49,28 +49,28 @@ def child_environment(environ: Mapping[str, str], spec: RunSpec) -> dict[str, st
 
 
 def with_bootstrap(environ: Mapping[str, str]) -> dict[str, str]:
-    """Add to an environment what runs the bootstrap in each Python process.
+    """Add the variable that makes each Python process in an environment run the bootstrap.
 
     Args:
         environ: The environment.
     """
-    # An empty PYTHONPATH counts as none, whereas an empty entry in it would put the working directory on `sys.path`.
+    # An empty PYTHONPATH counts as unset, whereas an empty entry in it would put the working directory on `sys.path`.
     earlier = environ.get("PYTHONPATH")
     return {**environ, "PYTHONPATH": f"{BOOTSTRAP_FOLDER}{os.pathsep}{earlier}" if earlier else str(BOOTSTRAP_FOLDER)}
 
 
-# How far a running program is, from the traces that it is writing.
+# The progress of a running program, from the traces that it is writing.
 
 
 class Progress:
-    """Records and last step over all processes of a run; a process that ended counts with what was last seen."""
+    """Records and last step over all processes of a run; for a process that has ended, the last values seen count."""
 
     def __init__(self, trace_folder: Path) -> None:
         self._folder = trace_folder / PROCESSES_FOLDER
         self._seen: dict[Path, tuple[int, int]] = {}
 
     def read(self) -> tuple[int, int]:
-        """The number of records so far, and the last step or -1."""
+        """Return the number of records so far, and the last step or -1."""
         for spool in self._folder.glob(f"*/{SPOOL_FILE}"):
             progress = read_progress(spool)
             if progress is not None:
@@ -80,30 +80,30 @@ class Progress:
 
 
 ProgressCallback = Callable[[int, int], None]
-"""Gets the number of records so far and the last step, or -1 before there is one."""
+"""Called with the number of records so far and the last step, or -1 before the first."""
 
 
 class Announce(Protocol):
-    """Called when a run begins; gives what is told its progress."""
+    """Called when a run begins; returns a callback for its progress."""
 
     def __call__(
         self, title: str, log: Path | None, *, part: str = "", seconds: float | None = None, is_limit: bool = False
     ) -> ProgressCallback | None:
-        """Show what comes next.
+        """Show the next run.
 
         Args:
-            title: What the run is.
+            title: Title of the run.
             log: Where its output goes; None if it passes through.
-            part: Which run it is of several with one title, whose logs are not kept.
-            seconds: About how long it takes; None if that is not known.
-            is_limit: Whether that is how long everything that may follow takes at most.
+            part: Which of several runs with the same title it is; the logs of such runs are not kept.
+            seconds: Approximate duration of the run; None if unknown.
+            is_limit: Whether `seconds` is the maximum for this run and everything that may follow.
         """
 
 
 def unannounced(
     title: str, log: Path | None, *, part: str = "", seconds: float | None = None, is_limit: bool = False
 ) -> ProgressCallback | None:
-    """Show nothing of a run."""
+    """Show nothing."""
     return None
 
 
@@ -115,24 +115,24 @@ class ProgramExit:
     """How a program ended."""
 
     exit_status: int
-    """As `Popen.returncode`: minus the signal's number if a signal ended it."""
+    """Like `Popen.returncode`: minus the signal's number if a signal ended it."""
     stopped_by: str | None
-    """Name of the signal that ended it, or that the user interrupted it with; `fail-fast` or `time-limit` if we stopped it."""
+    """Name of the signal that ended it or with which the user interrupted it; `fail-fast` or `time-limit` if we did."""
     seconds: float
     hidden: Sequence[tuple[str, str]] = ()
     """Command of each process that recording could not reach, and why."""
     waited: float = 0.0
-    """How many of the seconds it was ready to run and had no processor, as on a busy machine."""
+    """How many of these seconds it was ready to run but had no processor, as on a busy machine."""
 
 
 class Interrupted(LaunchError):
     """The user ended the run; the program has ended."""
 
     def __init__(self, program_exit: ProgramExit) -> None:
-        """Make the message.
+        """Compose the message.
 
         Args:
-            program_exit: How the program ended then.
+            program_exit: How the program ended.
         """
         super().__init__(
             "interrupted",
@@ -144,11 +144,11 @@ class Interrupted(LaunchError):
 
 
 INTERRUPTED = 128 + signal.SIGINT
-"""Exit status of a command that the user ended with Ctrl-C, as shells give it."""
+"""Exit status, as in shells, of a command that the user ended with Ctrl-C."""
 
 
 def never() -> str | None:
-    """Let a program go on to its own end."""
+    """Never stop the program."""
     return None
 
 
@@ -164,18 +164,18 @@ def run_program(
     why_stop: Callable[[], str | None] = never,
     most_seconds: float = math.inf,
 ) -> ProgramExit:
-    """Run a command with nothing changed but what its specification asks its Python processes to do.
+    """Run a command, unchanged except for what the spec makes its Python processes do.
 
     Args:
         command: The program and its arguments.
-        spec: What to record, and where; what an experiment changes.
-        log: File for the program's output; None passes it through.
-        is_shown: Whether the output is passed through as well.
+        spec: What to record, and where; also the changes of an experiment.
+        log: File for the program's output; None to pass the output through.
+        is_shown: Whether to pass the output through as well.
         on_progress: Called about ten times a second.
-        environment: The environment it would have without recording; None for the current one.
-        stdin: What it reads; None for this process's own standard input.
-        why_stop: Asked about ten times a second; the program is stopped when it gives a reason, such as `fail-fast`.
-        most_seconds: After which it is stopped, not counting those in which it waits for a processor.
+        environment: Environment variables without recording; None for the current ones.
+        stdin: Standard input of the program; None for this process's own.
+        why_stop: Called about ten times a second; the program is stopped when it returns a reason, such as `fail-fast`.
+        most_seconds: Time limit of the program, not counting time in which it waits for a processor.
 
     Raises:
         LaunchError: It cannot be started.
@@ -183,7 +183,7 @@ def run_program(
         OSError: The log cannot be written.
     """
     own, folder = os.environ if environment is None else environment, spec.trace_folder
-    assert folder is not None, "what is not recorded is not watched either"
+    assert folder is not None, "only recorded programs are watched"
     with ExitStack() as stack:
         run_input = stack.enter_context(stdin.for_run()) if stdin is not None else None
         output = stack.enter_context(OutputLog(log, is_shown=is_shown))
@@ -226,7 +226,7 @@ def _start(
     environ = child_environment(own if cwd is None else {**own, "PWD": cwd}, spec)
     prepare = None if spec.factors is None else before_start(spec.factors)
     try:
-        # Descriptors that the shell opened for the program beyond the first three pass through.
+        # Further descriptors that the shell opened for the program are passed through.
         return subprocess.Popen(
             list(command),
             env=environ,
@@ -251,7 +251,7 @@ def _watch(
     received: list[int],
     why_stop: Callable[[], str | None],
 ) -> str | None:
-    """Wait for the end of the program; gives why it was stopped, None if it was not. Asks for that ten times a second and at the end."""
+    """Wait for the program to end, calling `why_stop` ten times a second and at the end; return why it was stopped."""
     reason = None
     ended = False
     while not ended:
@@ -271,7 +271,7 @@ def _watch(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Leave no program behind if watching it broke off."""
+    """Kill the program if watching it was broken off."""
     if process.poll() is None:
         send(process, signal.SIGKILL)
         process.wait()

@@ -1,7 +1,7 @@
-"""Notes which files a process writes, and which it reads that an earlier run of the same check changed.
+"""Note the files that a process writes, and those it reads that an earlier run of the same check has changed.
 
-Only the runs of a check do: an audit hook slows down every call that Python audits. This file imports next to nothing,
-because every Python process of the program loads it at its start.
+Only the runs of a check do this, since an audit hook slows down every call that Python audits. This file imports next
+to nothing, because every Python process of the program loads it at startup.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
 
 _EARLIER_RUNS_VARIABLE = "DETERMINISM_EARLIER_RUNS"
 _FIRST_RUN = "-"
-"""The variable and its value in the first run of a check; `run_spec.py`, whose import takes too long here, writes them."""
+"""The variable and its value in the first run of a check; set by `run_spec.py`, which takes too long to import here."""
 
 WRITE_EVENT = "determinism.write"
-"""Audit event, with the path, of a file that is about to be written by code that Python does not audit."""
+"""Audit event, with the path, for a file that is about to be written by code that Python does not audit."""
 
 READ_EVENT = "determinism.read"
-"""Likewise of a file that is about to be read."""
+"""The same for a file that is about to be read."""
 
 LEFTOVERS_PREFIX = "leftovers-"
 
 _MOST_NOTES = 1000
 _OWN_KERNEL = "determinism_digest"
-"""Part of the names that Triton gives to what it keeps of the kernel that digests tensors on a GPU."""
+"""Part of the names of Triton's cached files for the kernel that digests tensors on a GPU."""
 _OWN_LIBRARY = os.sep + os.path.join("determinism", "native", "torch-")
-"""Part of the names of what the native recorder is built as, or why it could not be, in the user's cache."""
+"""Part of the names of files in the user's cache from building the native recorder."""
 _OWN_TRITON = os.sep + os.path.join("determinism", "triton", "")
-"""Part of the names of all that Triton keeps while it compiles that kernel; see `device_digests`."""
+"""Part of the names of all files that Triton keeps while compiling that kernel; see `device_digests`."""
 _NO_FILES = ("/proc/", "/sys/", "/dev/")
-"""Where the system keeps what looks like files."""
+"""Folders of files that exist only virtually."""
 _OWN_FILES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
-"""The package itself: that it was changed or installed anew during a check decides nothing of the program."""
+"""The package itself: changing or reinstalling it during a check does not affect the program."""
 _EVENTS = frozenset(
     {
         "open",
@@ -58,7 +58,7 @@ _EVENTS = frozenset(
 
 
 def note_leftovers() -> None:
-    """Watch the files that this process opens, if the environment says that it belongs to a check."""
+    """Watch the files that this process opens, if the environment shows that it belongs to a check."""
     runs = os.environ.get(_EARLIER_RUNS_VARIABLE)
     if runs:
         times = [] if runs == _FIRST_RUN else [tuple(map(int, run.split(":"))) for run in runs.split(",")]
@@ -66,7 +66,7 @@ def note_leftovers() -> None:
 
 
 class Readings:
-    """Files that this process, and those it forks, wrote, and those it read that earlier runs had changed."""
+    """Files that this process and its forks wrote, and those they read that earlier runs had changed."""
 
     def __init__(self, runs: Sequence[tuple[int, ...]], spec: str) -> None:
         self._runs = runs
@@ -76,18 +76,18 @@ class Readings:
         self._touched: set[tuple[str, str]] = set()
 
     def look(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """An audit hook; it sees a file that is about to be opened before it can be changed."""
+        """Handle an audit event; a file is examined before it is opened and can be changed."""
         if event not in _EVENTS:
             return
         try:
             if event == "open":
-                # Of `os.open`, which has no mode, the folder that a relative path counts from is not known.
+                # For `os.open`, which passes no mode, the folder to which a relative path refers is unknown.
                 if _may_write(arguments[2]) and (arguments[1] is not None or os.path.isabs(arguments[0])):
                     self._look_at_change("wrote", arguments[0])
                 if _may_read(arguments[2]):
                     self._look_at(arguments[0])
             elif event == "sqlite3.connect":
-                # Whoever connects to a database that exists may only read it.
+                # An existing database may be opened only to be read.
                 if not os.path.lexists(arguments[0]):
                     self._look_at_change("wrote", arguments[0])
                 self._look_at(arguments[0])
@@ -107,11 +107,11 @@ class Readings:
             else:
                 self._look_at_change("wrote", arguments[0])
         except Exception:
-            # The program gets its file, or its own error, whatever became of our look at it.
+            # An error of our own must not keep the program from its file or its own error.
             return
 
     def _look_at_change(self, how: str, file: Any) -> None:
-        """Note that a file is about to be written or removed, and whether it existed until then."""
+        """Note that a file is about to be written or removed, and whether it exists."""
         if isinstance(file, int):
             return
         path = os.path.realpath(os.fsdecode(file))
@@ -124,7 +124,7 @@ class Readings:
         if isinstance(file, int):
             return
         found = os.stat(file)
-        # Every change of content moves this time, and no program can set it.
+        # Every change of content updates this time, and no program can set it.
         changed = found.st_ctime_ns
         if changed < self._first_begin or not found.st_size or (found.st_dev, found.st_ino) in self._noted:
             return
@@ -151,7 +151,7 @@ class Readings:
 
 
 def _site() -> tuple[str, int, str] | None:
-    """File, line and function of the program's own code that opens a file; None if it is not that."""
+    """Return file, line and function of the program's own code that opens a file; None if no such code does."""
     from determinism.source_files import Owner, owner_of
 
     frame: FrameType | None = sys._getframe()
@@ -173,6 +173,6 @@ def _may_write(flags: int) -> bool:
 
 
 def _may_read(flags: int) -> bool:
-    """Whether a file opened with these flags is there to be read, not only to be written or added to."""
+    """Whether a file is opened with these flags to be read, not only to be written or appended to."""
     access = flags & os.O_ACCMODE
     return access == os.O_RDONLY or (access == os.O_RDWR and not flags & (os.O_TRUNC | os.O_APPEND))

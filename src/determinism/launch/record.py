@@ -1,4 +1,4 @@
-"""Runs a program once and leaves a whole trace of it; says which of its processes recorded nothing, and why."""
+"""Run a program once and leave a complete trace; find out which of its processes recorded nothing, and why."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from determinism.trace.schema import MANIFEST_FILE, PROCESS_FILE, PROCESSES_FOLD
 
 @dataclass(frozen=True)
 class RunResult(ProgramExit):
-    """How a recorded run ended: `steps` stopped it where it made as many as were asked for, `interrupt` where the user ended it."""
+    """How a recorded run ended; `stopped_by` is `steps` after the requested steps, `interrupt` if the user ended it."""
 
     folder: Path = field(kw_only=True)
     """The trace."""
@@ -41,7 +41,7 @@ class Unfinished(TraceError):
     """The program has ended, but how it ended could not be written into its trace."""
 
     def __init__(self, folder: Path, error: OSError, program_exit: ProgramExit) -> None:
-        """Make the message.
+        """Compose the message.
 
         Args:
             folder: The trace.
@@ -71,19 +71,19 @@ def record_program(
 
     Args:
         command: The program and its arguments.
-        spec: What is recorded, and where; in a copy of the working directory the program is run there.
-        log: File for the program's output; None passes it through.
-        is_shown: Whether the output is passed through as well.
-        on_progress: Gets records and step about ten times a second.
-        stdin: What the program reads; None for this process's own standard input.
-        why_stop: Asked about ten times a second; the program is stopped when it gives a reason, such as `fail-fast`.
-        most_seconds: After which it is stopped, not counting those in which it waits for a processor.
-        environment: The environment it would have without recording; None for the current one.
+        spec: What to record, and where; also the copy of the working directory in which to run the program, if any.
+        log: File for the program's output; None to pass the output through.
+        is_shown: Whether to pass the output through as well.
+        on_progress: Called with the number of records and the step about ten times a second.
+        stdin: Standard input of the program; None for this process's own.
+        why_stop: Called about ten times a second; the program is stopped when it returns a reason, such as `fail-fast`.
+        most_seconds: Time limit of the program, not counting time in which it waits for a processor.
+        environment: Environment variables without recording; None for the current ones.
 
     Raises:
         TraceError: The trace cannot be written; `Unfinished` if the program was run.
         LaunchError: The program cannot be started.
-        Interrupted: The user ended it; the trace is whole up to there.
+        Interrupted: The user ended it; the trace is complete up to that point.
     """
     assert spec.trace_folder is not None
     _build_native_recorder(command, os.environ if environment is None else environment)
@@ -100,28 +100,28 @@ def record_program(
 _BUILDER = Path(__file__).with_name("inspection_child.py")
 _BUILD_SECONDS = 1800.0
 _built_with: set[str] = set()
-"""Interpreters for which the native recorder was built, or could not be."""
+"""Interpreters for which building the native recorder has been tried."""
 
 
 def _build_native_recorder(command: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Build what records PyTorch below Python, if it is wanted and not there yet: here, and not inside the user's program."""
+    """Build the native recorder of PyTorch, if it is wanted and missing: here rather than inside the user's program."""
     if recorder_choice(environ) not in ("", "native"):
         return
     try:
         interpreter = find_interpreter(find_executable(command[0], environ), command[1:], environ)
     except LaunchError:
-        return  # Starting the program says so.
+        return  # Starting the program will report this.
     if interpreter is None or interpreter.path in _built_with:
         return
     _built_with.add(interpreter.path)
-    # A failure is no reason not to run the program: it is recorded in Python then, and the trace says why.
+    # If building fails, the program is recorded in Python, and the trace says why.
     with suppress(OSError, subprocess.SubprocessError):
         subprocess.run([interpreter.path, str(_BUILDER), "--build"], env=dict(environ), stdin=subprocess.DEVNULL,
                        stdout=subprocess.DEVNULL, timeout=_BUILD_SECONDS, check=False)  # fmt: skip
 
 
 def _facts(command: Sequence[str], spec: RunSpec) -> dict[str, Any]:
-    """What the manifest says from the start."""
+    """Return the initial contents of the manifest."""
     asked = {"level": spec.level, "steps": spec.steps, "paranoid": spec.paranoid}
     return {"created": time.time(), "command": redacted(command), "cwd": str(Path.cwd()), **asked}
 
@@ -134,7 +134,7 @@ def _run_to_its_end(folder: Path, facts: dict[str, Any], run: Callable[[], Progr
         _finish(folder, facts, replace(interrupted.program_exit, stopped_by="interrupt"))
         raise
     except LaunchError:
-        # Nothing was started; a trace of nothing would only be in the way of the next try.
+        # Nothing was started, and an empty trace would only be in the way of the next attempt.
         shutil.rmtree(folder, ignore_errors=True)
         raise
     except OSError as error:
@@ -164,13 +164,13 @@ def _finish(folder: Path, facts: dict[str, Any], program_exit: ProgramExit) -> R
 
 
 def _descriptions(folder: Path) -> dict[str, dict[str, Any]]:
-    """What each process said about itself, by key."""
+    """Return each process's description of itself, by key."""
     found: dict[str, dict[str, Any]] = {}
     for path in sorted((folder / PROCESSES_FOLDER).glob(f"*/{PROCESS_FILE}")):
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            # The reader says so, with the path, when the trace is opened.
+            # The reader reports this, with the path, when the trace is opened.
             continue
         if isinstance(document, dict):
             found[path.parent.name] = document
@@ -181,7 +181,7 @@ def _unwritable(folder: Path, error: OSError) -> TraceError:
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     return TraceError(
         "disk-full" if is_full else "trace-unwritable",
-        f"The trace {folder} could not be finished ({error}). Everything recorded by then can still be read. Free up "
+        f"The trace {folder} could not be finished ({error}). Everything recorded until then can still be read. Free up "
         "space there, or give another folder with --output.",
     )
 
@@ -197,11 +197,11 @@ _NOT_REACHED = (
     "keeps PYTHONPATH, and runs on this machine."
 )
 _LEAST_ROOM = 1 << 20
-"""Bytes that a trace needs to begin."""
+"""Bytes that a trace needs to be started."""
 
 
 def not_recorded_reasons(folder: Path) -> list[str]:
-    """The reasons that processes of a run gave for not being recorded, the most frequent first.
+    """Return the reasons that processes of a run gave for not being recorded, most frequent first.
 
     Args:
         folder: The trace.
@@ -210,7 +210,7 @@ def not_recorded_reasons(folder: Path) -> list[str]:
 
 
 def _notes(folder: Path) -> Iterator[tuple[str, str]]:
-    """The command of each process that left a note, and its reason."""
+    """Yield the command and the reason of each process that left a note."""
     for path in sorted(folder.glob(f"{NOTE_PREFIX}*.json")):
         try:
             note = json.loads(path.read_text(encoding="utf-8"))
@@ -220,37 +220,37 @@ def _notes(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def unrecorded_processes(folder: Path, hidden: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Processes of a run that used a framework and were not recorded, as blind spots for its manifest.
+    """Return the processes of a run that used a framework without being recorded, as blind spots for its manifest.
 
     Args:
         folder: The trace, with the notes that processes left.
-        hidden: Command and reason of each process that was seen from outside only.
+        hidden: Command and reason of each process that was seen only from outside.
     """
     found = Counter((_short(command), reason) for command, reason in [*_notes(folder), *hidden])
     return [blind_spot("unrecorded-process", *process, count) for process, count in sorted(found.items())]
 
 
 def blind_spot(identifier: str, what: str, reason: str, count: int) -> dict[str, Any]:
-    """A blind spot as the manifest has it."""
+    """Return a blind spot in the form that the manifest uses."""
     return {"id": identifier, "what": what, "reason": reason, "count": count}
 
 
 def _short(command: str) -> str:
-    """The first words of a command, without the folders of what it starts."""
+    """Return the first words of a command, without the folders of its executable."""
     first, *others = command.split() or [""]
     text = " ".join([first.rpartition("/")[2], *others])
     return text if len(text) <= _LONGEST_COMMAND else f"{text[: _LONGEST_COMMAND - 3]}..."
 
 
 def require_recorded(folder: Path, exit_status: int) -> None:
-    """See that a run recorded something.
+    """Check that a run recorded something.
 
     Args:
         folder: The trace.
         exit_status: How the program ended.
 
     Raises:
-        LaunchError: It did not.
+        LaunchError: It recorded nothing.
     """
     reason = unrecorded_reason(folder)
     if reason is None:
@@ -276,7 +276,7 @@ def require_recorded(folder: Path, exit_status: int) -> None:
 
 
 def unrecorded_reason(folder: Path) -> str | None:
-    """Why no process of a run recorded anything, and what to do; None if one did.
+    """Return why no process of a run recorded anything, and what to do; None if one did.
 
     Args:
         folder: The trace.
@@ -290,7 +290,7 @@ def unrecorded_reason(folder: Path) -> str | None:
 
 
 def _reasons_of_hidden(folder: Path) -> list[str]:
-    """What was seen from outside of processes that could not leave a note."""
+    """Return the reasons found from outside for processes that could not leave a note."""
     if not (folder / MANIFEST_FILE).exists():
         return []
     spots = read_manifest(folder).get("blind_spots") or []

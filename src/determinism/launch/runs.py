@@ -1,4 +1,4 @@
-"""Several runs under equal conditions: fresh copies of the folder, leftovers, stored runs."""
+"""Repeated runs under equal conditions: fresh copies of the folder, leftovers, stored runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from determinism.trace.opening import open_trace
 from determinism.trace.process import Trace
 from determinism.trace.schema import MANIFEST_FILE, Frame
 
-# What is to be checked, and how.
+# The program to check, and how.
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class CheckRequest:
 
     command: Sequence[str]
     num_runs: int | None = None
-    """None: two, and more if they are equal although the program is racy."""
+    """None: two, plus more if those are equal although the program is racy."""
     spec: RunSpec = field(default_factory=RunSpec)
     """What every run records."""
     output: Path | None = None
@@ -50,47 +50,47 @@ class CheckRequest:
     allow_failure: bool = False
     runs_from: Path | None = None
     explain: bool | None = None
-    """Whether further runs may be made; None: if a run took less than a minute."""
+    """Whether further runs may be made; None: only if each run took less than a minute."""
     fix: bool = True
     """Whether fixes that can be applied from outside are tried."""
     budget: float | None = None
-    """Seconds that looking for causes may take; None for what suits the length of a run."""
+    """Seconds that the search for causes may take; None for a default that depends on the length of a run."""
     vary: Sequence[str] = ()
-    """Factors that are perturbed in further runs if the plain ones are equal."""
+    """Factors to perturb in further runs if the plain ones are equal."""
     before: str | None = None
-    """A shell command that goes before each run."""
+    """A shell command to run before each run."""
     fresh_copy: bool = False
     """Each run starts in a new copy of the working directory."""
     fail_fast: bool = False
-    """Later runs end when they have shown a difference."""
+    """Later runs end as soon as they have shown a difference."""
 
 
 # What an experiment changes about one run.
 
 
 class RunningCheck(Protocol):
-    """A check as it goes on: `Check`, or `NarrowCheck`."""
+    """A check in progress: `Check` or `NarrowCheck`."""
 
     runs: list[RunSummary]
     interrupt_status: int
-    """Exit status if the user ended the search for causes, when the verdict was known; else 0."""
+    """Exit status if the user ended the search for causes after the verdict was known; else 0."""
 
     def run(self) -> Comparison:
-        """Come to a verdict."""
+        """Reach a verdict."""
 
     @property
     def folder(self) -> Path:
-        """Where it keeps what it made."""
+        """The folder for its traces, logs and reports."""
 
 
 def with_intervention(spec: RunSpec, intervention: Intervention, number: int, *, notes: Path | None = None) -> RunSpec:
-    """Add to what a run is asked for what an experiment changes about it.
+    """Add an experiment's changes to the spec of a run.
 
     Args:
-        spec: What every run is asked for.
-        intervention: What is fixed or perturbed. That it may need a fresh copy is not seen to here.
-        number: Which run of the experiment it is, from 1; what is perturbed depends on it.
-        notes: Folder for notes of what the program takes from outside; None if none are wanted.
+        spec: The spec that all runs share.
+        intervention: What is fixed or perturbed. If it needs a fresh copy, the caller makes one.
+        number: Number of the run within the experiment, from 1; it determines how factors are perturbed.
+        notes: Folder for notes of what the program takes from outside; None for no notes.
     """
     factors = FactorRequest({factor: action.value for factor, action in intervention.factors}, number)
     probes = ProbeRequest(notes, intervention.in_order, changes=intervention.ordered_changes)
@@ -104,7 +104,7 @@ def with_intervention(spec: RunSpec, intervention: Intervention, number: int, *,
 
 
 MOST_BYTES = 4 << 30
-"""More than this is data that belongs elsewhere, and copying it for each run would take longer than the run."""
+"""A larger folder holds data that belongs elsewhere, and copying it for each run would take longer than the run."""
 
 _LEFT_OUT = frozenset({".determinism", "__pycache__"})
 _LINKED = frozenset({".git"})
@@ -112,30 +112,30 @@ _MARKS_OF_ENVIRONMENTS = ("pyvenv.cfg", "conda-meta")
 
 
 class FreshCopy:
-    """A copy of a folder at one place, which every run finds as the first one did; a context that removes it.
+    """A copy of a folder, at a fixed path, that every run finds in the same state; a context manager that removes it.
 
-    Relative paths lead to the same things as ever, also those with `..`: around the copy stand links to what stands
-    around the folder. Symbolic links are kept; those that lead within the folder lead within the copy. Virtual
-    environments and `.git` are links to the original.
+    Relative paths, including those with `..`, resolve as before: the copy is surrounded by links to what surrounds
+    the folder. Symbolic links are kept; those into the folder point into the copy. Virtual environments and `.git`
+    are links to the original.
     """
 
     def __init__(self, original: Path, left_out: Path, omitted: Collection[str] = ()) -> None:
-        """Nothing is copied yet.
+        """Copy nothing yet.
 
         Args:
-            original: The folder, absolute.
-            left_out: Where the traces go, absolute; it is not copied.
-            omitted: Files and folders that are not copied either, absolute.
+            original: Absolute path of the folder.
+            left_out: Absolute path of the folder for traces, which is not copied.
+            omitted: Absolute paths of files and folders that are not copied either.
         """
         self.original = original
         self._left_out = left_out
         self._omitted = omitted
 
     def __enter__(self) -> Self:
-        """Make the place for the copy.
+        """Create the folder that will hold the copy.
 
         Raises:
-            LaunchError: It cannot be made.
+            LaunchError: It cannot be created.
         """
         try:
             self._root = Path(tempfile.mkdtemp(prefix="determinism-")).resolve()
@@ -149,10 +149,10 @@ class FreshCopy:
         _remove(self._root)
 
     def renew(self) -> None:
-        """Make the copy again, from what the folder holds now.
+        """Make the copy again, from the current contents of the folder.
 
         Raises:
-            LaunchError: There is too much to copy, or something cannot be copied.
+            LaunchError: There is too much to copy, or a file cannot be copied.
         """
         try:
             self.check_size()
@@ -170,10 +170,10 @@ class FreshCopy:
                     (place / entry.name).symlink_to(entry.path)
 
     def check_size(self) -> None:
-        """See that there is not too much to copy.
+        """Check that there is not too much to copy.
 
         Raises:
-            LaunchError: There is, or it cannot be told.
+            LaunchError: There is too much, or the size cannot be determined.
         """
         try:
             size = sum(_sizes(self.original, self._is_copied))
@@ -216,7 +216,7 @@ class FreshCopy:
         target.chmod(stat.S_IMODE(target.stat().st_mode) | stat.S_IRWXU)
 
     def _retargeted(self, link: Path) -> Path:
-        """Where the copy of a link leads: into the copy, if the link leads into the folder."""
+        """The target for the copy of a link: in the copy if the link points into the folder."""
         target = Path(os.path.normpath(link.parent / link.readlink()))
         if target.is_relative_to(self.original):
             return self.folder / target.relative_to(self.original)
@@ -232,7 +232,7 @@ def _is_linked(entry: os.DirEntry[str]) -> bool:
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """What a folder holds, as far as it may be listed."""
+    """The entries of a folder; none if it cannot be listed."""
     try:
         return list(os.scandir(folder))
     except OSError:
@@ -250,12 +250,12 @@ def _sizes(folder: Path, is_copied: Callable[[os.DirEntry[str]], bool]) -> Itera
 
 
 def _remove(folder: Path) -> None:
-    """Remove a copy with whatever the program made in it; links are not followed."""
+    """Remove a copy with everything that the program made in it, without following links."""
     for place, names, _ in os.walk(folder):
         for name in names:
             inner = os.path.join(place, name)
             if not os.path.islink(inner):
-                # A folder that may not be written to would keep its content.
+                # The contents of a read-only folder could not be removed.
                 os.chmod(inner, stat.S_IRWXU)
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -268,7 +268,7 @@ def _failed(original: Path, error: OSError) -> LaunchError:
     )
 
 
-# Whether runs beyond those that a verdict takes may be made to explain it.
+# Whether to make more runs than a verdict needs, to explain it.
 
 LONGEST_UNASKED = 60.0
 
@@ -277,12 +277,12 @@ def broken_off(comparison: Comparison, error: BaseException, warn: Callable[[str
     """Keep what is known when the search for causes ends early.
 
     Args:
-        comparison: What is known.
-        error: `Interrupted` or `KeyboardInterrupt` if the user ended it.
-        warn: Gets a sentence for the terminal.
+        comparison: The result so far.
+        error: Why it ended; `Interrupted` or `KeyboardInterrupt` if the user ended it.
+        warn: Called with a sentence for the terminal.
 
     Returns:
-        The comparison, which says so, and the exit status of the command if the user ended it.
+        The comparison, which now says so, and the exit status of the command if the user ended it.
     """
     limit = "The search for the cause was interrupted; the report shows what it had found."
     comparison = replace(comparison, diagnosis=replace(comparison.diagnosis, limit=limit))
@@ -294,14 +294,14 @@ def broken_off(comparison: Comparison, error: BaseException, warn: Callable[[str
 
 
 def without_traces(comparison: Comparison, output: OutputFolder) -> Comparison:
-    """Remove the traces that the runs of a check left in its folder, and the folder if nothing else is in it.
+    """Remove the traces of a check's runs from its folder, and the folder itself if nothing else is in it.
 
     Args:
         comparison: Of the runs.
         output: The folder.
 
     Returns:
-        The comparison, whose runs have no traces any more.
+        The comparison, whose runs no longer have traces.
     """
     runs = []
     for run in comparison.runs:
@@ -314,40 +314,40 @@ def without_traces(comparison: Comparison, output: OutputFolder) -> Comparison:
 
 
 def may_run_further(explain: bool | None, runs: Iterable[RunSummary]) -> bool:
-    """Whether more runs may be made; without a word of the user, if each one so far took less than a minute.
+    """Whether more runs may be made; by default, if each one so far took less than a minute.
 
     Args:
-        explain: What the user asked for with `--explain` and `--no-explain`; None if nothing.
-        runs: Those that were made.
+        explain: True for `--explain`, False for `--no-explain`, None if neither was given.
+        runs: The runs so far.
     """
     return explain if explain is not None else max(run.idle_seconds for run in runs) < LONGEST_UNASKED
 
 
-# What one run of a check leaves on the disk and a later one reads: then the runs did not start alike.
+# Files that one run of a check leaves behind and a later one reads: those runs did not start from the same state.
 
 TICK_SECONDS = 0.02
-"""File systems take the time from a clock that lags by up to this much."""
+"""File systems take timestamps from a clock that lags by up to this much."""
 _PACKAGE_FOLDERS = frozenset({"site-packages", "dist-packages"})
 
 
 class RunTimes:
-    """When each run of a check began and ended, by which a file tells in which run it was changed."""
+    """When each run of a check began and ended, which shows in which run a file was changed."""
 
     def __init__(self, first_number: int) -> None:
-        """Take the number of the first run that is made; 2 if a stored one stands before it."""
+        """Take the number of the first run to make; 2 if a stored run precedes it."""
         self.ended: list[tuple[int, int]] = []
-        """Begin and end of each run that is over, in nanoseconds since 1970."""
+        """Start and end of each finished run, in nanoseconds since 1970."""
         self._first_number = first_number
         self._writes = _Writes()
 
     @property
     def made(self) -> frozenset[str]:
-        """What was not there before a run wrote or removed it."""
+        """Files that did not exist before a run wrote or removed them."""
         return self._writes.made
 
     @contextmanager
     def run(self) -> Iterator[None]:
-        """The next run; what is done to files right before and after it does not count as its own."""
+        """Time the next run; changes to files right before and after it do not count as its own."""
         begin = time.time_ns()
         yield
         end = time.time_ns()
@@ -355,11 +355,11 @@ class RunTimes:
         self.ended.append((begin, end))
 
     def leftovers(self, trace: Path, *, fresh_copy: bool) -> list[Leftover]:
-        """What the run that ended last read of the earlier ones.
+        """Files that the latest run read and earlier runs had written.
 
         Args:
-            trace: Its trace.
-            fresh_copy: Whether it started in a copy of the working directory.
+            trace: Trace of the latest run.
+            fresh_copy: Whether that run started in a copy of the working directory.
         """
         working_directory = Path.cwd()
         number = self._first_number + len(self.ended) - 1
@@ -380,7 +380,7 @@ class RunTimes:
 
 
 class _Writes:
-    """Files that runs were seen to write, and whether these existed before any of them did so."""
+    """Files that runs were seen to write, and whether they existed before."""
 
     def __init__(self) -> None:
         self._begin = time.time_ns()
@@ -388,7 +388,7 @@ class _Writes:
         self._existed: dict[str, bool] = {}
 
     def add(self, run: int, trace: Path) -> None:
-        """Add what the processes of a run noted; runs come in their order."""
+        """Add what the processes of a run noted; call this in the order of the runs."""
         changes = [note for note in file_notes(trace) if isinstance(note.get("at"), int)]
         for note in sorted(changes, key=lambda note: int(note["at"])):
             for how in ("wrote", "removed"):
@@ -399,20 +399,20 @@ class _Writes:
 
     @property
     def made(self) -> frozenset[str]:
-        """What was not there before any of them did so."""
+        """Files that did not exist before a run wrote or removed them."""
         return frozenset(path for path, existed in self._existed.items() if not existed)
 
     def change(self, file: str, run: int) -> FileChange:
-        """How a file came to change during a run."""
+        """Return how a run changed a file."""
         path = os.path.realpath(file)
-        # What is in a folder that was given its name when it was complete came with it.
+        # Contents of a folder that was renamed into place when complete were not seen being written under this name.
         path = next((one for one in (path, *map(str, Path(path).parents)) if run in self._by.get(one, ())), "")
         if not path:
             return FileChange.UNSEEN
-        # To remove a link leaves the file that it leads to, and packages are for those who installed them to remove.
+        # Removing a link leaves its target, and removing packages is up to those who installed them.
         is_own = not os.path.islink(file) and not _PACKAGE_FOLDERS.intersection(Path(path).parts)
         if is_own and os.path.isdir(path):
-            # Whoever renames a folder of the user's own takes what is in it along.
+            # A user's own folder that is renamed brings its older contents along.
             overwritten = {Path(one).name for one in self._by if self._existed[one]}
             is_own = _all_made_since(path, self._begin, overwritten)
         return FileChange.CREATED if is_own and not self._existed[path] else FileChange.OVERWRITTEN
@@ -425,9 +425,9 @@ def _all_made_since(folder: str, begin: int, overwritten: Collection[str]) -> bo
     """Whether everything in a folder is known to have been made by runs.
 
     Args:
-        folder: It.
-        begin: When the first of them began, in nanoseconds since 1970.
-        overwritten: Names of files that were there before they were written, perhaps in a folder of another name.
+        folder: Path of the folder.
+        begin: When the first run began, in nanoseconds since 1970.
+        overwritten: Names of files that existed before they were written, perhaps in a folder with another name.
     """
     waiting, seen = [folder], 0
     try:
@@ -446,14 +446,14 @@ def _all_made_since(folder: str, begin: int, overwritten: Collection[str]) -> bo
 
 
 _MOST_ENTRIES = 20_000
-"""So many files and folders are looked at; what has more is no folder of a program alone."""
+"""How many files and folders are examined; a folder with more is not used by one program alone."""
 
 
 def changed_files(folder: Path, left_out: Path, since: float) -> list[str]:
-    """The files in a folder that have changed, relative to it and in order; only those that a fresh copy of it would hold.
+    """The sorted relative paths of changed files in a folder; only of files that a fresh copy would contain.
 
     Args:
-        folder: Where programs ran.
+        folder: Where the programs ran.
         left_out: Where their traces went.
         since: Seconds since 1970.
     """
@@ -469,7 +469,7 @@ def changed_files(folder: Path, left_out: Path, since: float) -> list[str]:
             if entry.is_dir():
                 waiting.append(Path(entry.path))
                 continue
-            # Another program may delete a file at any moment.
+            # Another program may delete a file at any time.
             with suppress(OSError):
                 file = entry.stat()
                 is_output = (file.st_dev, file.st_ino) in shown
@@ -479,7 +479,7 @@ def changed_files(folder: Path, left_out: Path, since: float) -> list[str]:
 
 
 def _own_output() -> set[tuple[int, int]]:
-    """Device and inode of the files that the output of this command and of the first run goes to, where it is redirected."""
+    """Device and inode of the files to which the output of this command, and so of the first run, is redirected."""
     found = set()
     for descriptor in (1, 2):
         with suppress(OSError):
@@ -489,7 +489,7 @@ def _own_output() -> set[tuple[int, int]]:
 
 
 def file_notes(trace: Path) -> Iterator[dict[str, Any]]:
-    """What the processes of a run noted about files that they wrote, removed, or read."""
+    """Yield the notes of a run's processes on files that they wrote, removed or read."""
     for path in sorted(trace.glob(f"{LEFTOVERS_PREFIX}*.jsonl")):
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
@@ -499,14 +499,14 @@ def file_notes(trace: Path) -> Iterator[dict[str, Any]]:
             try:
                 note = json.loads(line)
             except ValueError:
-                # The process was killed while it wrote.
+                # The process was killed while writing.
                 continue
             if isinstance(note, dict):
                 yield note
 
 
 def _notes(trace: Path) -> dict[tuple[int, str], Frame | None]:
-    """The run that changed it and the path of each file that was read, and where it was read first."""
+    """Where each leftover was read first, by the run that changed it and its path."""
     found: dict[tuple[int, str], Frame | None] = {}
     for note in file_notes(trace):
         if isinstance(note.get("run"), int) and isinstance(note.get("file"), str):
@@ -521,20 +521,20 @@ def _frame(site: list[Any] | None) -> Frame | None:
     return Frame(file, line, function, linecache.getline(file, line).strip())
 
 
-# Runs the command that prepares a run.
+# The command that prepares a run.
 
 
 def prepare(command: str, title: str, *, folder: Path | None, log: Path) -> None:
-    """Run a shell command, which is not recorded.
+    """Run a shell command without recording it.
 
     Args:
-        command: For the shell.
-        title: What run it prepares.
-        folder: Where it runs; None for the working directory.
-        log: The file for its output.
+        command: The command line for the shell.
+        title: Title of the run that it prepares.
+        folder: Where to run it; None for the working directory.
+        log: File for its output.
 
     Raises:
-        LaunchError: It failed.
+        LaunchError: The command failed.
         OSError: The log cannot be written.
     """
     environment = None if folder is None else {**os.environ, "PWD": str(folder)}
@@ -558,7 +558,7 @@ def prepare(command: str, title: str, *, folder: Path | None, log: Path) -> None
         )
 
 
-# Makes the runs of a check, one after the other, each from the same start.
+# The runs of a check, one after another, each from the same state.
 
 
 class RunSeries:
@@ -574,15 +574,15 @@ class RunSeries:
         first_number: int,
         earlier: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """Nothing is run yet.
+        """Run nothing yet.
 
         Args:
-            request: What is to be run.
+            request: What to run.
             output: Where traces and logs go.
-            standard_input: What each run reads.
+            standard_input: Standard input of each run.
             copy: Where each run starts; None for the working directory itself.
-            first_number: The number of the first run, as reports count.
-            earlier: Begin and end of runs of others, in nanoseconds since 1970, whose files are leftovers as well.
+            first_number: Number of the first run, as reports count.
+            earlier: Start and end, in nanoseconds since 1970, of other runs whose files are leftovers too.
         """
         self.leftovers: list[Leftover] = []
         self._request = request
@@ -591,19 +591,19 @@ class RunSeries:
         self._copy = copy
         self._times = RunTimes(first_number)
         self._times.ended += earlier
-        # A run that looks at one record takes nothing over but from where on ops are recorded.
+        # A run that captures one record inherits only which steps are recorded.
         self._captured = RunSpec(first_step=request.spec.first_step, window=request.spec.window)
 
     @property
     def began(self) -> int:
-        """When the first run began, in nanoseconds since 1970; 0 if there was none."""
+        """When the first run began, in nanoseconds since 1970; 0 if there were no runs."""
         return min((begin for begin, _ in self._times.ended), default=0)
 
     @property
     def to_omit(self) -> frozenset[str]:
-        """What a copy of the working directory must lack to be as the first run found it.
+        """Files to omit from a copy of the working directory so that it is as the first run found it.
 
-        Nothing if no run read what an earlier one had left, or if a copy cannot be so: a file is elsewhere, or held something else before.
+        Empty if no run read leftovers, or if omitting files is not enough: one is elsewhere or was overwritten.
         """
         read = [one for one in self.leftovers if one.cache is None]
         if not all(one.is_copied and one.change is FileChange.CREATED for one in read):
@@ -612,7 +612,7 @@ class RunSeries:
 
     @property
     def max_disk(self) -> int | None:
-        """Bytes that a run may leave; None for as many as it likes."""
+        """Bytes that the trace of a run may take; None for no limit."""
         return self._request.spec.max_disk
 
     def make(
@@ -631,15 +631,15 @@ class RunSeries:
         """Make one run.
 
         Args:
-            name: Of its trace.
-            title: What it is called when it cannot be made.
-            on_progress: Gets records and step about ten times a second.
-            log: File for its output; None passes it through.
-            is_shown: Whether its output is passed through as well.
-            why_stop: Asked about ten times a second; the run is stopped when it gives a reason, such as `fail-fast`.
-            most_seconds: After which it is stopped, not counting those in which it waits for a processor.
-            spec: What it is asked for in an experiment; None for what all runs are.
-            environment: The one it has; None for the current one.
+            name: Name of its trace.
+            title: What messages call the run if it cannot be made.
+            on_progress: Called with the number of records and the step about ten times a second.
+            log: File for its output; None to pass the output through.
+            is_shown: Whether to pass the output through as well.
+            why_stop: Called about ten times a second; the run is stopped when it returns a reason, such as `fail-fast`.
+            most_seconds: Time limit of the run, not counting time in which it waits for a processor.
+            spec: Spec for a run of an experiment; None for the spec that all runs share.
+            environment: Environment variables; None for the current ones.
 
         Raises:
             LaunchError: It cannot be prepared or started, or the user ended it.
@@ -675,16 +675,16 @@ class RunSeries:
         capture: dict[str, Any],
         seconds: float,
     ) -> None:
-        """Make a run that looks at one record closely; it counts for nothing else.
+        """Make a run only to capture one record in detail.
 
         Args:
-            name: Of its trace.
-            title: What it is called when it cannot be made.
-            on_progress: Gets records and step about ten times a second.
+            name: Name of its trace.
+            title: What messages call the run if it cannot be made.
+            on_progress: Called with the number of records and the step about ten times a second.
             log: File for its output.
-            capture: Which record.
-            seconds: After which it is stopped, not counting those in which it waits for a processor. The process that looked at the record ends at once, and others may wait
-                for it for ever.
+            capture: Which record to capture.
+            seconds: Time limit of the run, not counting time in which it waits for a processor. The process that
+                captured the record ends at once, and others may wait for it forever.
 
         Raises:
             LaunchError: It cannot be prepared or started, or the user ended it.
@@ -701,7 +701,7 @@ class RunSeries:
         )
 
     def _prepare(self, name: str, title: str) -> tuple[str, str] | None:
-        """Bring about the start that every run has; returns the copy to run in, and what it is a copy of."""
+        """Set up the state that every run starts from; return the copy to run in and the folder that was copied."""
         folder = None
         if self._copy is not None:
             self._copy.renew()
@@ -711,20 +711,20 @@ class RunSeries:
         return None if folder is None else (str(folder), str(Path.cwd()))
 
 
-# A run that was recorded before, as the first one of a check.
+# A stored run as the first run of a check.
 
 
 def open_stored_run(folder: Path, *, level: str, steps: int | None) -> Trace:
-    """Open the trace in a folder that `record`, or `check --keep`, wrote.
+    """Open the trace in a folder that `record` or `check --keep` wrote.
 
     Args:
-        folder: The trace, or the output folder of a check, whose first run is then used.
-        level: At which the new runs will be recorded.
-        steps: For how many steps they will be.
+        folder: A trace, or the output folder of a check, whose first run is then used.
+        level: Level at which the new runs will be recorded.
+        steps: Number of steps for which the new runs will be recorded; None for all.
 
     Raises:
-        TraceError: There is none.
-        UsageError: It was recorded in another way than the new run would be.
+        TraceError: There is no trace.
+        UsageError: It was recorded differently from how the new runs would be.
     """
     runs = sorted(folder.glob(f"run-*/{MANIFEST_FILE}"))
     trace = open_trace(runs[0].parent if runs else folder)
@@ -756,7 +756,7 @@ def open_stored_run(folder: Path, *, level: str, steps: int | None) -> Trace:
 
 
 def recorded_like(request: CheckRequest, stored: Trace) -> CheckRequest:
-    """A request whose runs have the state in their ledgers at the same steps as a stored one."""
+    """The request, adapted so that its runs record the state in their ledgers at the same steps as a stored run."""
     every = stored.state_every
     return request if every is None else replace(request, spec=replace(request.spec, state_every=every))
 

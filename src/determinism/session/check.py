@@ -1,4 +1,4 @@
-"""Compares runs: of a function, called again and again from the same state, and stored ones."""
+"""Compare runs: of a function that is called repeatedly from the same state, and stored ones."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def check(
     through its arguments, its closure and the globals that it names are restored. The function's result counts as read.
 
     Args:
-        function: What to check.
+        function: The function to check.
         *args: Its arguments.
-        runs: How often it is called.
-        strict: Also count differences that nothing reads.
+        runs: How often to call it.
+        strict: Whether differences that nothing reads count too.
         **kwargs: Its keyword arguments.
 
     Returns:
         The comparison; `verdict` is `same`, `different` or `inconclusive`.
 
     Raises:
-        StateError: Something that the function can reach cannot be copied.
-        UsageError: No supported framework is imported, fewer than two runs are asked for, or `function` cannot be called.
+        StateError: An object that the function can reach cannot be copied.
+        UsageError: No supported framework is imported, fewer than two runs are requested, or `function` is not callable.
 
     Example:
         >>> import torch
@@ -74,16 +74,16 @@ def check(
 def compare(*traces: str | os.PathLike[str], strict: bool = False, allow_failure: bool = False) -> Comparison:
     """Compare two or more traces on disk.
 
-    Nothing is run. A cause is *likely* if the records and the program's files show one; files are read only if their lines
+    Nothing is run. A cause is *likely* if the records and the program's files show it; files are read only if their lines
     have not changed since the run.
 
     Args:
-        *traces: The folders that `determinism record` or `determinism.record` wrote, or URLs of such folders that fsspec knows.
-        strict: Dead differences make runs different, too.
-        allow_failure: Report equal runs as the same even if they failed.
+        *traces: Folders that `determinism record` or `determinism.record` wrote, or URLs of such folders for fsspec.
+        strict: Whether dead differences make runs different too.
+        allow_failure: Whether to report equal runs as the same even if they failed.
 
     Raises:
-        UsageError: There are fewer than two, or their levels of recording differ.
+        UsageError: There are fewer than two traces, or they were recorded at different levels.
         TraceError: A trace cannot be read.
 
     Returns:
@@ -104,16 +104,16 @@ def compare(*traces: str | os.PathLike[str], strict: bool = False, allow_failure
 def compare_over(
     compare_pairs: ComparePairs, *traces: str | os.PathLike[str], strict: bool = False, allow_failure: bool = False
 ) -> Comparison:
-    """Compare traces as `compare` does, with their processes compared elsewhere.
+    """Compare traces as `compare` does, but compare their processes with `compare_pairs`.
 
     Args:
         compare_pairs: Compares pairs of processes; see `comparison.executors`.
-        *traces: Their folders.
-        strict: Dead differences make runs different, too.
-        allow_failure: Report equal runs as the same even if they failed.
+        *traces: Folders of the traces.
+        strict: Whether dead differences make runs different too.
+        allow_failure: Whether to report equal runs as the same even if they failed.
 
     Raises:
-        DeterminismError: A trace cannot be read, or what compares elsewhere fails.
+        DeterminismError: A trace cannot be read, or `compare_pairs` fails.
     """
     opened = [open_trace(trace_folder(trace)) for trace in traces]
     comparison = compare_opened(opened, strict=strict, allow_failure=allow_failure, compare_pairs=compare_pairs)
@@ -123,7 +123,7 @@ def compare_over(
 
 
 def _how_to_search(comparison: Comparison) -> str | None:
-    """Say that stored runs are only compared, and what looks for the cause; None where there is nothing to look for."""
+    """Say that stored runs are only compared, and which command searches for the cause; None without a difference."""
     commands = {tuple(run.command) for run in comparison.runs}
     if comparison.first_divergence is None or commands == {()}:
         return None
@@ -143,27 +143,27 @@ def _call(
         snapshot.restore()
 
 
-# What tests and cells of notebooks share that run several times in this process.
+# Shared by tests and notebook cells, which are run several times in this process.
 
 
 class StartingState:
-    """What runs start from: what they can reach, the environment variables, and the current folder."""
+    """The state from which runs start: everything they can reach, the environment variables, and the current folder."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        """Copy what belongs to the process.
+        """Copy the state of the process.
 
         Args:
-            snapshot: Of what the runs can reach.
+            snapshot: Snapshot of everything that the runs can reach.
         """
         self._snapshot = snapshot
         self._variables = dict(os.environ)
         self._folder = os.getcwd()
 
     def restore(self) -> None:
-        """Put everything back.
+        """Restore everything.
 
         Raises:
-            StateError: Something was changed in a way that cannot be undone.
+            StateError: A change cannot be undone.
         """
         self._snapshot.restore()
         for name in os.environ.keys() - self._variables.keys():
@@ -181,10 +181,10 @@ class StartingState:
 
 
 def import_frameworks_of(code: CodeType | None) -> None:
-    """Import the frameworks that a piece of code imports: in its first run nothing could be recorded before that.
+    """Import the frameworks that code imports, since its first run could not be recorded before that.
 
     Args:
-        code: Of a function or a cell; None if there is none.
+        code: Code of a function or a cell; None if there is none.
     """
     for name in imported_names(code) if code is not None else ():
         framework = name.partition(".")[0]
@@ -193,11 +193,11 @@ def import_frameworks_of(code: CodeType | None) -> None:
 
 
 def compare_runs_of(name: Sequence[str], traces: Sequence[Path]) -> Comparison:
-    """Compare recorded runs of one piece of code, and name causes that are likely by what was recorded.
+    """Compare recorded runs of the same code, and name likely causes from the records.
 
     Args:
-        name: What was run, as a command or a name.
-        traces: What was recorded, which may be removed afterwards.
+        name: The command or name of the code.
+        traces: The traces, which may be removed afterwards.
 
     Raises:
         TraceError: A trace cannot be read.

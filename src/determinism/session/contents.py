@@ -1,6 +1,6 @@
-"""Copies what an object holds, so that it can be put back into the same object.
+"""Copies of the contents of objects, which can be restored into the same objects.
 
-Each function here takes an object and gives its `Contents`, whose `restore` puts them back past any method of the object's class.
+Each function here takes an object and returns its `Contents`, whose `restore` bypasses the methods of its class.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def dict_contents(thing: dict[Any, Any]) -> list[Contents]:
 
 
 def _refill(thing: dict[Any, Any], items: Sequence[tuple[Any, Any]], kind: Any = dict) -> None:
-    """Make a dict hold these items in this order; a dict that does is not touched."""
+    """Make a dict hold these items in this order, without touching a dict that already does."""
     present = kind.items(thing)
     if len(present) == len(items) and all(
         key is old_key and value is old_value for (key, value), (old_key, old_value) in zip(present, items, strict=True)
@@ -72,8 +72,8 @@ def deque_contents(thing: deque[Any]) -> list[Contents]:
 def set_contents(thing: set[Any]) -> list[Contents]:
     """The members of a set.
 
-    A set's iteration order follows from its history. It is rebuilt here and at each restoring in the same way, so that every call
-    finds the same order.
+    A set's iteration order depends on its history. The set is rebuilt in the same way here and at each restore, so that
+    every call finds the same order.
     """
     members = list(set.__iter__(thing))
 
@@ -91,13 +91,13 @@ def bytes_contents(thing: bytearray | array[Any]) -> list[Contents]:
     copied: Any = thing[:]
 
     def restore() -> None:
-        # An unchanged length also works while a buffer is exported.
+        # Works even while a buffer is exported, as long as the length is unchanged.
         thing[:] = copied
 
     return [Contents(restore)]
 
 
-# What names are bound to: an object's attributes, a class's, a module's, and the cells of a closure.
+# The values of names: attributes of objects and classes, names of modules, and the cells of a closure.
 
 
 def attribute_contents(thing: Any, attributes: dict[str, Any]) -> Contents:
@@ -113,7 +113,7 @@ def attribute_contents(thing: Any, attributes: dict[str, Any]) -> Contents:
 
 
 def slot_names(kind: type[Any]) -> tuple[str, ...]:
-    """The names in the `__slots__` of a class and its bases, mangled where they are private."""
+    """The names in the `__slots__` of a class and its bases, mangled if they are private."""
     return tuple(copyreg._slotnames(kind))  # type: ignore[attr-defined]
 
 
@@ -151,7 +151,7 @@ def _slot_member(kind: type[Any], name: str) -> Any:
 
 
 def namespace_contents(namespace: dict[str, Any], names: Iterable[str], template: str) -> Contents:
-    """What some names of a module, or the globals that a function names, are bound to."""
+    """The values of some names of a module, or of the globals that a function names."""
     values = {name: namespace.get(name, _MISSING) for name in names}
 
     def restore() -> None:
@@ -166,7 +166,7 @@ def namespace_contents(namespace: dict[str, Any], names: Iterable[str], template
 
 
 def class_contents(thing: type[Any]) -> Contents:
-    """The attributes of a class, and its bases."""
+    """The attributes and bases of a class."""
     values = _class_attributes(thing)
 
     def restore() -> None:
@@ -195,7 +195,7 @@ def _class_attributes(thing: type[Any]) -> dict[str, Any]:
 
 
 def cell_contents(cell: CellType, name: str) -> Contents:
-    """The variable of an enclosing function that a closure shares."""
+    """The value of an enclosing function's variable that a closure shares."""
     try:
         value: object = cell.cell_contents
     except ValueError:
@@ -224,25 +224,25 @@ def default_contents(function: FunctionType) -> Contents:
     return Contents(restore, children, ".defaults[{}]", Order.ATTRIBUTES)
 
 
-# Objects whose state is hidden, and that hand out a copy of it and take one back.
+# Objects with hidden state that can return a copy of it and load it again.
 
 
 def handed_contents(
     give: Callable[[], Any], take: Callable[[Any], object], children: Iterable[tuple[object, object]] = ()
 ) -> Contents:
-    """The state that an object gives, to be handed back to it.
+    """The state that an object returns and can load again.
 
     Args:
-        give: Gives a copy of the state.
-        take: Takes it back.
-        children: The objects that it holds besides.
+        give: Returns a copy of the state.
+        take: Loads the copy.
+        children: Other objects that the object holds.
     """
     state = give()
     return Contents(lambda: take(state), children)
 
 
 def python_generator_contents(thing: random.Random) -> list[Contents]:
-    """The state of a generator of Python's; one that reads from the operating system has none."""
+    """The state of a generator of Python; one that reads from the operating system has none."""
     return [] if isinstance(thing, random.SystemRandom) else [handed_contents(thing.getstate, thing.setstate)]
 
 
@@ -260,7 +260,7 @@ def context_variable_contents(thing: ContextVar[Any]) -> list[Contents]:
 
 
 def pickled_contents(thing: Any) -> list[Contents] | None:
-    """The state that an object gives to pickle and can take back in place; None if it has no such state."""
+    """The state that an object passes to pickle and can load in place; None if it has no such state."""
     take = getattr(thing, "__setstate__", None)
     if take is None:
         return None
@@ -302,7 +302,7 @@ def numpy_contents(thing: Any) -> list[Contents] | None:
 
 
 def _layout_contents(thing: Any) -> Contents:
-    """The dtype, shape and strides of an array, which assignments to its attributes change."""
+    """The dtype, shape and strides of an array, which can be changed by assigning to its attributes."""
     layout, writeable = (thing.dtype, thing.shape, thing.strides), bool(thing.flags.writeable)
 
     def restore() -> None:
@@ -317,7 +317,7 @@ def _layout_contents(thing: Any) -> Contents:
 
 
 def _array_contents(thing: Any, numpy: Any) -> Contents:
-    """The elements of an array that is no view of another, with its layout."""
+    """The elements and layout of an array that is not a view of another."""
     copied = numpy.array(thing.view(numpy.ndarray), copy=True, order="K")
     layout = _layout_contents(thing)
 

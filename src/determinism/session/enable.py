@@ -1,4 +1,4 @@
-"""Makes settings, looks at them, and undoes them: `determinism.enable`."""
+"""`determinism.enable`: makes, inspects and undoes settings."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from determinism.types import PrecisionName
 
 
-# `determinism.patch`: deterministic replacements of ops that have no deterministic implementation of their own.
+# `determinism.patch`: deterministic replacements for ops without a deterministic implementation.
 
 _NO_PATCHES = {
     "jax": "XLA either has deterministic implementations of its ops or refuses them; there are no patches for it yet",
@@ -56,10 +56,10 @@ class Patches:
     """What `determinism.patch` replaced.
 
     Attributes:
-        replaced: Per framework the ops that were replaced by this call; none of those that were replaced already.
-        absent: Per framework the ops that there is a replacement for, and that the installed version lacks.
-        skipped: Per framework the reason why nothing was replaced.
-        waiting: Frameworks that are not imported yet; their ops are replaced when they are.
+        replaced: For each framework, the ops that this call replaced, without those that were already replaced.
+        absent: For each framework, the ops that have a replacement but do not exist in the installed version.
+        skipped: For each framework, the reason why nothing was replaced.
+        waiting: Frameworks that are not imported yet; their ops are replaced on import.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Patches:
         self._restored = False
 
     def restore(self) -> None:
-        """Put the stock ops back. What was built with the replacements, such as functions that were traced, keeps them."""
+        """Restore the stock ops. Whatever was built with the replacements, such as traced functions, keeps them."""
         self._restored = True
         while self._restorers:
             self._restorers.pop()()
@@ -130,12 +130,12 @@ def patch() -> Patches:
 
     For PyTorch with `torch.library.get_kernel`, kernels registered at its dispatcher replace the ops that
     `torch.use_deterministic_algorithms` refuses and those that vary silently. For TensorFlow 2.16 to 2.21: the ops that
-    `tf.config.experimental.enable_op_determinism` refuses on a GPU, and those that vary on the CPU in spite of it. Call it
-    before functions are traced and models are built, before or after the import of TensorFlow; together with
-    `determinism.enable`, in either order. A second call changes nothing. Nothing is printed; look at the result.
+    `tf.config.experimental.enable_op_determinism` refuses on a GPU, and those that vary on the CPU despite it. Call it
+    before functions are traced and models are built, before or after importing TensorFlow. It may be combined with
+    `determinism.enable`, in either order. A second call changes nothing. Nothing is printed; inspect the result.
 
     Returns:
-        What was replaced. As a context (`with determinism.patch():`) it restores everything at the end.
+        What was replaced. As a context manager (`with determinism.patch():`) it restores everything at the end.
 
     Example:
         >>> with determinism.patch() as patches:
@@ -152,7 +152,7 @@ def start_patches(request: FactorRequest) -> None:
     patch()
 
 
-# What became of the seeds, as settings.
+# The state of the seeds, as settings.
 
 _SOURCE = "docs/seeds.md"
 _WHY = "Its numbers differ in each run, unless it starts from the same seed."
@@ -167,10 +167,10 @@ _NAMES = {
 
 
 def seed_settings(*, change: bool) -> list[Setting]:
-    """The state of the seeds as it is now.
+    """Return the current state of the seeds.
 
     Args:
-        change: Whether settings were to be made; else what is not seeded is missing.
+        change: Whether settings were to be made; if not, whatever is not seeded counts as missing.
     """
     seeds = seeding.active_seeds()
     if seeds is None:
@@ -209,7 +209,7 @@ def _unseeded_numpy(change: bool) -> Setting:
 
 
 _NUMERICAL = ("numpy", "scipy", "torch", "tensorflow", "jax")
-"""Whatever loads one of these has loaded what reads the variables of numerical libraries."""
+"""Loading any of these loads the libraries that read the variables of numerical libraries."""
 
 _CONDITIONS = {
     "nvidia": "there is no NVIDIA device",
@@ -220,19 +220,19 @@ _CONDITIONS = {
 
 @dataclass(frozen=True)
 class Change:
-    """A setting, and what puts it back."""
+    """A setting, and the function that undoes its change."""
 
     setting: Setting
     undo: Callable[[], None] | None = None
 
 
 def make(fact: Fact, version: str, request: Request) -> Change:
-    """Make a setting, or look at it.
+    """Make a setting, or only inspect it.
 
     Args:
-        fact: What is known of it.
-        version: Of its framework; empty for none.
-        request: What is asked for.
+        fact: The known facts about the setting.
+        version: Version of its framework; empty for none.
+        request: The request.
     """
     if version and not fact.exists_in(version):
         return _unchanged(fact, Effect.ABSENT, f"{fact.group} {version} is installed; it is for {fact.versions}")
@@ -249,7 +249,7 @@ def make(fact: Fact, version: str, request: Request) -> Change:
 
 
 def wanted(fact: Fact, request: Request) -> Any:
-    """What a setting should be; None if it is only looked at, or if a variable should not be set."""
+    """Return the value that a setting should have; None if it is only inspected or a variable that should be unset."""
     if fact.option:
         value = getattr(request, fact.option)
         return str(value) if fact.kind == "variable" and value is not None else value
@@ -277,7 +277,7 @@ def _make_variable(fact: Fact, request: Request) -> Change:
         return _unchanged(fact, Effect.MISSING, value=in_force)
     is_late = _has_passed(fact)
     detail = f"{_moment(fact)}; processes started from now on have it" if is_late else ""
-    # What children have counts as done where they have it already.
+    # Nothing needs to be written if child processes will already get the right value.
     if not fact.accepts(before, value):
         settings.write(fact.name, value)
     after = os.environ.get(fact.name)
@@ -308,21 +308,21 @@ def _make_control(fact: Fact, request: Request) -> Change:
     try:
         control: Control = import_module(ENABLERS[fact.group]).CONTROLS[fact.name]
     except Exception as error:
-        # A version of the framework that is put together otherwise.
+        # This version of the framework is organized differently.
         return _unchanged(fact, Effect.FAILED, f"its adapter cannot be loaded: {type(error).__name__}: {error}")
     try:
         before = control.read()
     except (AttributeError, ImportError) as error:
         return _unchanged(fact, Effect.ABSENT, f"{type(error).__name__}: {error}")
     except Exception as error:
-        # Some cannot be read once the program has used another setting for the same thing.
+        # Some settings cannot be read once the program has used another setting for the same purpose.
         detail = f"it cannot be read: {type(error).__name__}: {error}"
         return _unchanged(fact, Effect.KEPT if value is None else Effect.FAILED, detail)
     if value is None:
         return _unchanged(fact, Effect.KEPT, value=before)
     undo = _restorer(control, before)
     if fact.accepts(before, value):
-        # Another setting may change this one, too.
+        # Another setting may change this one too.
         return Change(_setting(fact, before, before, Effect.ALREADY), undo if request.change else None)
     if not request.change:
         return _unchanged(fact, Effect.MISSING, value=before)
@@ -345,7 +345,7 @@ def _restorer(control: Control, before: Any) -> Callable[[], None]:
 
 
 def _has_passed(fact: Fact) -> bool:
-    """Whether the moment has passed up to which a setting must be made."""
+    """Whether it is too late to make a setting."""
     if fact.moment == "any":
         return False
     if fact.moment == "start":
@@ -358,7 +358,7 @@ def _has_passed(fact: Fact) -> bool:
 
 
 def _moment(fact: Fact) -> str:
-    """The moment up to which a setting must be made, in words."""
+    """Return the reason why it is too late to make a setting."""
     return {
         "start": "Python reads it at startup",
         "import": f"{fact.condition.removeprefix('package:') or fact.group} was imported before",
@@ -368,18 +368,18 @@ def _moment(fact: Fact) -> str:
     }[fact.moment]
 
 
-# Makes the settings of one framework after the other, or looks at them.
+# Makes or inspects the settings of one framework after another.
 
 
 class SettingMaker:
-    """Makes the settings of one framework after the other, now or when it is imported."""
+    """Makes the settings of one framework after another, now or when it is imported."""
 
     def __init__(self, request: Request) -> None:
-        """Take what is asked for."""
+        """Take the request."""
         self.request = request
 
     def groups(self) -> list[str]:
-        """The frameworks that are installed, after what belongs to none."""
+        """Return the groups of settings: those of no framework, then the installed frameworks."""
         return [group for group in GROUPS if group not in ENABLERS or is_loaded(group) or version_of(group) is not None]
 
     def changes(self, group: str) -> list[Change]:
@@ -388,13 +388,13 @@ class SettingMaker:
         return [make(fact, version, self.request) for fact in facts_of(group)]
 
     def again(self, group: str, settings: list[Setting]) -> list[Change]:
-        """Make those settings of a framework that waited for its import."""
+        """Make the settings of a framework that were waiting for its import."""
         waiting = {setting.name for setting in settings if setting.effect is Effect.WAITING}
         version = version_of(group) or ""
         return [make(fact, version, self.request) for fact in facts_of(group) if fact.name in waiting]
 
     def when_imported(self, group: str, callback: Callable[[], None], failed: Callable[[str], None]) -> None:
-        """Call back when a framework has been imported; never if it was already."""
+        """Call back when a framework has been imported; never if it was imported before."""
 
         def imported(_: ModuleType) -> None:
             try:
@@ -407,11 +407,11 @@ class SettingMaker:
             after_import(group, imported, failed)
 
     def seeds(self) -> list[Setting]:
-        """What became of the seeds."""
+        """Return the state of the seeds."""
         return seed_settings(change=self.request.change)
 
     def remaining(self, groups: list[str]) -> list[Remaining]:
-        """What stays nondeterministic in the installed versions."""
+        """Return what remains nondeterministic in the installed versions."""
         found = []
         for group in groups:
             version = version_of(group) if group in ENABLERS else None
@@ -427,14 +427,14 @@ def _concerns(entry: Remaining, version: str) -> bool:
 
 
 class Settings:
-    """Every setting that was looked at: what it was and is, why, its source, and whether it took effect.
+    """All settings: the old and new value of each, its reason and source, and whether it took effect.
 
-    Iterating gives the settings, `settings["torch.backends.cudnn.benchmark"]` one of them. As a context, everything is put back
-    at the end.
+    Iterate over the settings, or get one with `settings["torch.backends.cudnn.benchmark"]`. As a context manager, this
+    restores everything at the end.
     """
 
     def __init__(self, maker: SettingMaker) -> None:
-        """Take what makes the settings; `begin` makes them."""
+        """Take the maker of the settings; `begin` makes them."""
         self._maker = maker
         self._made: dict[str, list[Setting]] = {}
         self._undo: list[tuple[str, Callable[[], None]]] = []
@@ -442,7 +442,7 @@ class Settings:
         self._seeds_at_end: list[Setting] | None = None
 
     def begin(self) -> None:
-        """Make the settings of everything that is installed; those of frameworks that are not imported wait for that."""
+        """Make the settings of all installed frameworks; those of frameworks not yet imported wait for the import."""
         for group in self._maker.groups():
             self._made[group] = []
             self._take(group, self._maker.changes(group))
@@ -451,11 +451,11 @@ class Settings:
             settings.add(self._open)
 
     def will_undo(self, name: str, undo: Callable[[], None]) -> None:
-        """Put something else back, too, and before what was changed until now.
+        """Also undo another change, before undoing those made so far.
 
         Args:
-            name: What it is called if that fails.
-            undo: Puts it back.
+            name: Name of the change in messages if that fails.
+            undo: Function that undoes the change.
         """
         self._undo.append((name, undo))
 
@@ -475,14 +475,14 @@ class Settings:
 
     @property
     def open(self) -> list[Setting]:
-        """The settings that are not as they should be: they need a fresh process, could not be applied, or were changed since."""
+        """The settings that are not as requested: they need a fresh process, could not be applied, or were changed."""
         return self._open()
 
     def _open(self) -> list[Setting]:
         return [*(setting for setting in self if setting.effect.is_open), *self._overridden()]
 
     def _overridden(self) -> list[Setting]:
-        """The settings that were made, and that the program has changed since."""
+        """Return the settings that the program has changed since they were made."""
         if not (self._is_active and self._maker.request.change):
             return []
         found = []
@@ -498,14 +498,14 @@ class Settings:
 
     @property
     def remaining(self) -> list[Remaining]:
-        """What stays nondeterministic in the installed versions with every setting made."""
+        """What remains nondeterministic in the installed versions even with all settings made."""
         return self._maker.remaining(list(self._made))
 
     def restore(self) -> None:
-        """Put every setting, every variable and the states of all generators back; once done, this does nothing.
+        """Restore all settings, environment variables and generator states; a second call does nothing.
 
         Raises:
-            StateError: Something could not be put back; everything else was.
+            StateError: Some settings could not be restored; everything else was.
         """
         failures = self._restore()
         if failures:
@@ -538,11 +538,11 @@ class Settings:
         if error is None:
             self.restore()
         else:
-            # The program's own error says more.
+            # The program's own error is more informative than one from restoring.
             self._restore()
 
     def explain(self) -> None:
-        """Print each setting with its reason, its source and what to write to make it by hand."""
+        """Print each setting with its reason, its source and the code that makes it by hand."""
         print(settings.explanation(list(self), self.remaining))
 
     def __repr__(self) -> str:
@@ -578,7 +578,7 @@ class Settings:
         return failed
 
 
-# `determinism.enable`: makes what is imported deterministic, and what is imported later.
+# `determinism.enable`: makes libraries deterministic, whether they are imported already or later.
 
 
 def enable(
@@ -588,20 +588,20 @@ def enable(
     threads: int | None = None,
     precision: PrecisionName | None = None,
 ) -> Settings:
-    """Make this process deterministic: PyTorch, TensorFlow with Keras, JAX, NumPy and Python, as far as they are installed.
+    """Make this process deterministic: Python and, if installed, NumPy, PyTorch, TensorFlow with Keras, and JAX.
 
-    It may be called before or after they are imported. Settings of a framework that is not imported yet are made when it is.
-    Nothing is printed; look at the result.
+    It may be called before or after importing them; the settings of a framework that is not imported yet are made on
+    import. Nothing is printed; inspect the result.
 
     Args:
-        seed: Seeds every generator, each with its own stream; see `determinism.seed`. None leaves generators alone.
-        warn_only: Ops without a deterministic implementation warn instead of raising.
-        threads: How many threads compute on the CPU; None leaves the number as it is. Results depend on it.
-        precision: Precision of float32 matrix products: "highest", "high" or "medium"; None leaves it as it is.
+        seed: Seed for every generator, each with its own stream; see `determinism.seed`. None leaves generators alone.
+        warn_only: Whether ops without a deterministic implementation warn instead of raising.
+        threads: Number of CPU threads for computations, on which results depend; None leaves it unchanged.
+        precision: Precision of float32 matrix products: "highest", "high" or "medium"; None leaves it unchanged.
 
     Returns:
-        Each setting: what it was and is, why, and whether it took effect. As a context (`with determinism.enable(seed=1):`)
-        it restores everything at the end.
+        For each setting, its old and new value, its reason, and whether it took effect. As a context manager
+        (`with determinism.enable(seed=1):`) it restores everything at the end.
 
     Raises:
         UsageError: An argument is out of range; nothing was set.
@@ -625,10 +625,10 @@ def enable(
 
 
 def look(request: Request | None = None) -> Settings:
-    """Look at every setting without changing any.
+    """Inspect all settings without changing any.
 
     Args:
-        request: What would be asked for.
+        request: The settings to compare with.
     """
     request = request or Request()
     settings = Settings(SettingMaker(Request(request.warn_only, request.threads, request.precision, change=False)))

@@ -1,4 +1,4 @@
-"""Records a part of the running program: `with determinism.record(path)`."""
+"""Record a part of the running program: `with determinism.record(path)`."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from determinism.types import Level, LevelName
 if TYPE_CHECKING:
     from determinism.frameworks.session import AdapterSession
 
-# The recording that this process is under, whoever began it.
+# The active recordings of this process, whoever began them.
 
 
 _sessions: list[AdapterSession] = []
 _failed: Callable[[str], None] = warnings.warn
-"""Told what could not be recorded."""
+"""Called with a message when a forked process cannot be recorded."""
 
 
 def _forked() -> None:
@@ -48,11 +48,11 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def add(session: AdapterSession, failed: Callable[[str], None] = warnings.warn) -> None:
-    """A recording began.
+    """Register a recording that has begun.
 
     Args:
         session: The recording.
-        failed: Told when a forked process cannot be recorded.
+        failed: Called with a message when a forked process cannot be recorded.
     """
     global _failed
     _failed = failed
@@ -60,7 +60,7 @@ def add(session: AdapterSession, failed: Callable[[str], None] = warnings.warn) 
 
 
 def remove(session: AdapterSession) -> None:
-    """A recording ended."""
+    """Unregister a recording that has ended."""
     if session in _sessions:
         _sessions.remove(session)
 
@@ -82,10 +82,10 @@ _NO_RECORDING = (
 
 
 def step() -> None:
-    """Say that a step of the program ends here.
+    """Mark the end of a step of the program.
 
-    From the first call on, only these calls end steps; those of optimizers no longer do. Outside of a recording it does
-    nothing, and warns once.
+    From the first call on, only these calls end steps; calls of optimizers no longer do. Outside of a recording, this
+    does nothing except warn once.
 
     Example:
         >>> import torch
@@ -102,30 +102,30 @@ def step() -> None:
 
 @cache
 def _warn_of_no_recording() -> None:
-    # Once in a process: Python's own filter forgets what it showed whenever a library leaves `warnings.catch_warnings`.
+    # Once per process: Python's own filter forgets shown warnings whenever a library leaves `warnings.catch_warnings`.
     warnings.warn(_NO_RECORDING, stacklevel=3)
 
 
-# Names the processes of a run, so that the same process has the same name in every run.
+# Names for the processes of a run, so that each process has the same name in every run.
 
 
 class Folders:
     """The folders of the processes of one run."""
 
     _claimed_in: int | None = None
-    """The process that a folder was made for last: a second framework in it gets one beside."""
+    """The process for which a folder was made last: a second framework in it gets another folder."""
 
     def __init__(self, trace_folder: Path, framework: str, failed: Callable[[str], None]) -> None:
-        """Take the trace, whose ops are recorded, and what is told when a process cannot be recorded."""
+        """Take the trace folder, the framework, and a function to call when a process cannot be recorded."""
         self._trace_folder = trace_folder
         self._framework = framework
         self.failed = failed
 
     def claim(self, name: str | None) -> Path:
-        """Make the folder of this process, and let its children know its key.
+        """Make the folder of this process, and pass its key to its children.
 
         Args:
-            name: What the framework calls it among its siblings; None if it knows no name.
+            name: The framework's name for it among its siblings; None if there is none.
 
         Raises:
             OSError: The folder cannot be made.
@@ -143,13 +143,13 @@ def claim_process_folder(trace_folder: Path, parent_key: str | None, name: str |
     """Make the folder of this process; its name is the process's key.
 
     Keys are `main`, then `main-2`, `main-3` … for processes that no recorded process started, and `<parent>.<name>` for
-    the others. The name is what tells siblings apart in every run: their rank, what `multiprocessing` calls them, or their
-    number among those that were forked; only other programs count in the order in which they begin to record.
+    the others. The name distinguishes siblings in every run: their rank, their name in `multiprocessing`, or their
+    number among forked children. Only other programs are numbered in the order in which they begin to record.
 
     Args:
-        trace_folder: That of the run.
+        trace_folder: Trace folder of the run.
         parent_key: Key of the recorded process that started this one; None if none did.
-        name: What this process is called among its siblings, if the framework knows it better.
+        name: The framework's name for this process among its siblings, if it has one.
 
     Raises:
         OSError: The folder cannot be made.
@@ -172,14 +172,14 @@ def claim_process_folder(trace_folder: Path, parent_key: str | None, name: str |
 
 
 class _Folders:
-    """The folders of this process and of those that it forks while it is recorded."""
+    """The folders of this process and of the processes that it forks while it is recorded."""
 
     def __init__(self, trace_folder: Path) -> None:
         self._parent = trace_folder / PROCESSES_FOLDER
         self._key: str | None = None
 
     def claim(self, name: str | None) -> Path:
-        """Make the folder of this process; children without a name count in the order in which they begin.
+        """Make the folder of this process; children without a name are numbered in the order in which they begin.
 
         Raises:
             OSError: The folder cannot be made.
@@ -202,7 +202,7 @@ class _Folders:
         raise AssertionError("the count of keys has no end")
 
     def failed(self, reason: str) -> None:
-        """A child could not be recorded: say so on its error stream, which is the only place left."""
+        """Warn, on the only channel left, that a child could not be recorded."""
         warnings.warn(reason, RuntimeWarning, stacklevel=2)
 
 
@@ -223,10 +223,10 @@ def record(
         level: `op`, `module` or `step`.
         max_disk: Maximum size of a process's trace, in bytes. The oldest records are removed, and a ledger covers every
             step; with `values`, recording ends at the limit.
-        paranoid: Digest every input of every op, including those whose producer was recorded.
-        values: Keep up to this many elements of each output of an op, so that `compare` can measure differences.
-        state_every: At level `step`, digest parameters, buffers and optimizer state at every so many steps, at the first one, and what is
-            left of them at the end; batches, losses and gradients at each step. Of PyTorch.
+        paranoid: Whether to digest every input of every op, including those whose producer was recorded.
+        values: Maximum number of elements to keep of each output of an op, so that `compare` can measure differences.
+        state_every: At level `step`, the number of steps between digests of parameters, buffers and optimizer state, with
+            others at the first step and the end; batches, losses and gradients are digested at each step. PyTorch only.
 
     Raises:
         UsageError: No supported framework is imported, the level does not exist, `values` or `state_every` is below 1, or a
@@ -274,7 +274,7 @@ def recording(spec: RunSpec) -> Iterator[AdapterSession]:
     """Record what this thread does inside the `with` block.
 
     Args:
-        spec: What is to be recorded, and where.
+        spec: What to record, and where.
 
     Raises:
         UsageError: No supported framework is imported, or a recording is running.
@@ -314,10 +314,10 @@ def recording(spec: RunSpec) -> Iterator[AdapterSession]:
     finally:
         remove(session)
         session.leave()
-        # A forked child comes to the end of the block too; the trace belongs to its parent.
+        # A forked child also reaches the end of the block, but the trace belongs to its parent.
         if os.getpid() == process:
             seconds = time.time() - float(str(facts["created"]))
-            # On a full disk the trace stays as it is, and says so when it is read; the program goes on.
+            # On a full disk the trace stays incomplete, as its readers will say, and the program continues.
             with suppress(OSError):
                 write_manifest(
                     folder, {**facts, "exit_status": None, "stopped_by": None, "seconds": seconds, "complete": True}
@@ -325,9 +325,9 @@ def recording(spec: RunSpec) -> Iterator[AdapterSession]:
 
 
 def _started(spec: RunSpec, module: str) -> AdapterSession | OSError:
-    """The recording, or why it could not begin.
+    """Return the recording, or the error that kept it from beginning.
 
-    The error is returned, without the frames in which it was raised: they would keep open the files that were made.
+    The error is returned without the frames in which it was raised, which would keep new files open.
     """
     try:
         assert spec.trace_folder is not None

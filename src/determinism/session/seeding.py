@@ -1,4 +1,4 @@
-"""`determinism.seed`: seeds every generator that the program has loaded, and those that it loads later."""
+"""`determinism.seed`: seeds all generators that the program has loaded or will load."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from determinism.seeds import UnseededNumpy
 
 
-# Generators of the program's own and of third parties, which are seeded along with all others.
+# Generators of the program and of third parties, which are seeded along with all others.
 
 _WORDS = 16
 
 
 class RegisteredGenerators:
-    """What was registered in a process, by name."""
+    """The registered generators of a process, by name."""
 
     def __init__(self) -> None:
         self._entries: dict[str, tuple[Any, Callable[[Streams], None], bool]] = {}
@@ -50,12 +50,12 @@ class RegisteredGenerators:
         """Register a generator.
 
         Args:
-            thing: A generator of Python, NumPy or a loaded framework, or a function that takes a number of 32 bits.
-            name: Its stream's name; None numbers it.
+            thing: A generator of Python, NumPy or a loaded framework, or a function that takes a 32-bit number.
+            name: Name of its stream; with None the generator is numbered.
             shared: Whether all ranks give it the same stream.
 
         Returns:
-            Its name, and what seeds it.
+            Its name, and the function that seeds it.
 
         Raises:
             UsageError: It is none of these, or the name is taken.
@@ -85,12 +85,12 @@ class RegisteredGenerators:
         """Forget a generator.
 
         Args:
-            thing: What was registered, or its name.
+            thing: The registered generator or its name.
 
         Raises:
             UsageError: It is not registered.
         """
-        # Methods of an object are made anew at each access, and then are equal, not the same.
+        # Each access to a bound method creates a new object, equal but not identical.
         names = [
             name for name, entry in self._entries.items() if name == thing or entry[0] is thing or entry[0] == thing
         ]
@@ -104,14 +104,14 @@ class RegisteredGenerators:
             del self._entries[name]
 
     def things(self) -> dict[str, Any]:
-        """What was registered, by name."""
+        """Return the registered generators, by name."""
         return {name: thing for name, (thing, _, _) in self._entries.items()}
 
     def seed(self, streams: Streams) -> None:
-        """Seed all of them.
+        """Seed all registered generators.
 
         Args:
-            streams: The place that the program is at.
+            streams: The streams at the program's current place.
         """
         for _, seed, _ in list(self._entries.values()):
             seed(streams)
@@ -131,7 +131,7 @@ def _reseeder(thing: Any, name: str) -> Callable[[Streams], None] | None:
             if found is not None:
                 return found
     if callable(thing):
-        # Functions that take a seed are NumPy's and TensorFlow's kind at best; more than 32 bits they refuse.
+        # Functions that take a seed, such as NumPy's and TensorFlow's, often refuse more than 32 bits.
         return lambda streams: thing(streams.integer("registered", name, bits=32))
     return None
 
@@ -144,7 +144,7 @@ def _seed_numpy_generator(generator: Any, words: list[int]) -> None:
     generator.bit_generator.state = kind(SeedSequence(words)).state
 
 
-# The seeds in force in this process, and what belongs to them.
+# The seeds in force in this process, with their state.
 
 
 class SeedingState:
@@ -161,22 +161,21 @@ class SeedingState:
 
     @property
     def streams(self) -> Streams:
-        """Where the program is."""
+        """The streams at the program's current place."""
         return Streams(0) if self.seeds is None else self.seeds.streams
 
 
 STATE = SeedingState()
 
 
-# Tells the processes of a program apart, so that each draws numbers of its own: by rank, by name, or by the order of
-# forks.
+# Identifies each process of a program by rank, by name, or by the order of forks, so that each draws its own numbers.
 
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "HOROVOD_RANK", "SLURM_PROCID")
-"""Environment variables in which launchers tell a process its rank, the surest first."""
+"""Environment variables in which launchers pass a process its rank, most reliable first."""
 
 
 def process_name() -> str:
-    """What `multiprocessing` calls this process, if it started it; the place among forked children otherwise."""
+    """Return the name from `multiprocessing`, if it started this process; else its position among forked children."""
     module = sys.modules.get("multiprocessing.process")
     # A process that is being started has its name before it has a parent.
     name = "MainProcess" if module is None else str(module.current_process().name)
@@ -184,10 +183,10 @@ def process_name() -> str:
 
 
 def rank_of_environment() -> int | None:
-    """The rank that a launcher gave this process; None without one.
+    """Return the rank that a launcher gave this process; None without one.
 
     Raises:
-        UsageError: What the launcher set is not a number.
+        UsageError: The value that the launcher set is not a number.
     """
     for name in RANK_VARIABLES:
         text = os.environ.get(name)
@@ -203,12 +202,12 @@ def rank_of_environment() -> int | None:
 
 
 def about_to_fork() -> None:
-    """Count the children, so that each knows which one it is."""
+    """Count the children, so that each knows its number."""
     STATE.children += 1
 
 
 def forked() -> None:
-    """Seed `random` in a forked child: Python itself gives it new entropy there, and leaves all other generators alone."""
+    """Seed `random` in a forked child, where Python gives it new entropy but leaves all other generators alone."""
     if STATE.seeds is None:
         return
     STATE.process = f"{STATE.process}/{STATE.children}"
@@ -218,7 +217,7 @@ def forked() -> None:
 
 
 def name_spawned_processes(module: ModuleType) -> None:
-    """In a process that `multiprocessing` starts anew, seed again as soon as it knows which one it is."""
+    """In a process that `multiprocessing` spawns, seed again as soon as its name is known."""
     original: Callable[..., Any] = module.prepare
 
     def prepare(data: dict[str, Any]) -> None:
@@ -240,24 +239,23 @@ def seed(
 ) -> Seeds:
     """Seed Python, NumPy, PyTorch, TensorFlow, Keras and all registered generators, each with its own stream.
 
-    A library that is imported later is seeded then. Streams are derived by a keyed hash of the master seed and the place in
-    the program,
-    so no two places share one. In JAX, whose generators are keys, nothing can be seeded: take keys from `jax(name)` of the
-    result.
+    A library that is imported later is seeded when it is imported. Streams are derived by a keyed hash of the master
+    seed and the place in the program, so no two places share one. JAX has no global generators to seed, as its
+    generators are keys: take keys from the result's `jax(name)`.
 
     Args:
-        master: The seed. With None a random one is drawn; the attribute `master` of the result has it.
+        master: The seed. With None a random one is drawn; the result has it as its attribute `master`.
         rank: Number of this process among those that train together; None reads it from the environment (`RANK`, or the
-            variables of MPI and Slurm), and means 0 if none is set.
-        worker: Number of this process among those that load data, if it is one.
+            variables of MPI and Slurm) and uses 0 if none is set.
+        worker: Number of this process among those that load data, if it is one of them.
         epoch: Number of the epoch that begins.
         task: What the program is about to do, such as "train"; a name or a number.
 
     Returns:
-        The seeds: further generators, seeding for data loaders, and `begin` for the next epoch.
+        The seeds, which make further generators, seed data loaders, and start the next epoch with `begin`.
 
     Raises:
-        UsageError: A number cannot name a stream.
+        UsageError: An argument is unusable, such as a negative number.
         StateError: A framework's generators could not be seeded; all others were.
 
     Example:
@@ -276,7 +274,7 @@ def seed(
 def start(
     master: int | None, *, rank: int | None = None, worker: int | None = None, epoch: int = 0, task: str | int = "main"
 ) -> Seeds:
-    """Do what `seed` does; what could not be seeded is in `failures`.
+    """Do what `seed` does, but report what could not be seeded only in `failures`.
 
     Args:
         master: The seed.
@@ -286,7 +284,7 @@ def start(
         task: What the program is about to do.
 
     Raises:
-        UsageError: A number cannot name a stream.
+        UsageError: An argument is unusable, such as a negative number.
     """
     launched = rank_of_environment() if rank is None else None
     streams = Streams(
@@ -295,7 +293,7 @@ def start(
         worker=worker,
         epoch=epoch,
         task=task,
-        # A rank tells processes apart; without one their names do.
+        # Ranks distinguish processes; without ranks, names do.
         process=process_name() if rank is None and launched is None else "",
     )
     seeds = Seeds(streams, master is None)
@@ -304,22 +302,22 @@ def start(
 
 
 def registered_generators() -> RegisteredGenerators:
-    """What is registered with the seeds in force."""
+    """Return the generators that are registered with the seeds in force."""
     return RegisteredGenerators() if STATE.seeds is None else STATE.seeds.registered
 
 
 def active_seeds() -> Seeds | None:
-    """The seeds in force; None before the first."""
+    """Return the seeds in force; None if there are none."""
     return STATE.seeds
 
 
 def unseeded_numpy() -> UnseededNumpy:
-    """What seeds NumPy's generators that are made without a seed."""
+    """Return the object that seeds NumPy generators created without a seed."""
     return STATE.unseeded_numpy
 
 
 def unseeded_numpy_obstacle() -> str | None:
-    """Why NumPy's generators made without a seed still take the system's entropy; None if they do not."""
+    """Return why NumPy generators created without a seed still use the system's entropy; None if they do not."""
     return STATE.unseeded_numpy_obstacle
 
 
@@ -327,7 +325,7 @@ def activate(seeds: Seeds | None) -> None:
     """Put seeds in force and seed everything that is loaded.
 
     Args:
-        seeds: The seeds; None takes force from those that had it, and leaves all states as they are.
+        seeds: The seeds; None deactivates the current ones and leaves the states of all generators as they are.
     """
     STATE.seeds = seeds
     if seeds is None:
@@ -339,14 +337,14 @@ def activate(seeds: Seeds | None) -> None:
     for framework in STATES:
         if is_loaded(framework):
             _seed_framework(framework)
-    # Last: whatever a framework does when it is seeded, these are left as they should be.
+    # Last, since seeding a framework may change these.
     seed_python(streams)
     _numpy_loaded()
     seeds.registered.seed(streams)
 
 
 def _watch() -> None:
-    """Seed also what is imported later, and what forks and starts of processes would seed otherwise."""
+    """Also seed libraries that are imported later, and new processes, which would be seeded differently."""
     if STATE.is_watching:
         return
     STATE.is_watching = True
@@ -379,15 +377,15 @@ def _seed_framework(framework: str) -> None:
 
 
 def failures() -> dict[str, str]:
-    """Why the generators of a framework could not be seeded, by its name."""
+    """Return why a framework's generators could not be seeded, by the framework's name."""
     return STATE.failures
 
 
 def require_seeded() -> None:
-    """See that everything was seeded.
+    """Check that everything was seeded.
 
     Raises:
-        StateError: Something was not.
+        StateError: Some generators were not seeded.
     """
     if STATE.failures:
         reasons = "; ".join(f"{name} ({reason})" for name, reason in STATE.failures.items())
@@ -405,13 +403,13 @@ def _numpy_loaded() -> None:
 
 
 def _keras_loaded() -> None:
-    # Without TensorFlow, Keras runs on another framework, and its own seeds wait for that adapter.
+    # Without TensorFlow, Keras runs on another framework, for which its own seeds have no adapter yet.
     if STATE.seeds is not None and is_loaded("tensorflow"):
         import_module(STATES["tensorflow"]).seed_keras(STATE.streams)
 
 
 def _ignore(message: str) -> None:
-    """A generator that cannot be seeded shows in `determinism.enable`; the program goes on."""
+    """Let the program continue; `determinism.enable` shows a generator that cannot be seeded."""
 
 
 def _capture(module: str) -> Callable[[], None]:
@@ -419,15 +417,15 @@ def _capture(module: str) -> Callable[[], None]:
         put_back: Callable[[], None] = import_module(module).capture()
         return put_back
     except Exception:
-        # What cannot be read cannot be seeded either, and `failures` says so; there is nothing to put back.
+        # What cannot be read cannot be seeded either, as `failures` says; there is nothing to restore.
         return lambda: None
 
 
 def capture_states() -> Callable[[], None]:
-    """Note the states of all loaded generators, and which seeds are in force.
+    """Capture the states of all loaded generators and the seeds in force.
 
     Returns:
-        What puts all of them back.
+        A function that restores all of them.
     """
     seeds = STATE.seeds
     put_back = [_capture(module) for name, module in STATES.items() if is_loaded(name)]
@@ -449,22 +447,22 @@ _VERSION = 1
 
 
 class Seeds:
-    """The streams of one master seed, at the place that the program has come to.
+    """The streams of one master seed, at the program's current place.
 
     Attributes:
-        streams: The place, and with it what is drawn there.
-        master_was_drawn: Whether nobody gave the master seed. Then each process has another one, and none are shared.
+        streams: The current place and the streams there.
+        master_was_drawn: Whether the master seed was drawn at random. If so, each process has its own and shares nothing.
         registered: The generators that are seeded with everything else.
     """
 
     def __init__(self, streams: Streams, master_was_drawn: bool = False) -> None:
-        """Take the place; nothing is seeded by it."""
+        """Take the place without seeding anything."""
         self.streams = streams
         self.master_was_drawn = master_was_drawn
         self.registered = RegisteredGenerators()
 
     def __getstate__(self) -> tuple[Streams, bool]:
-        # What is registered stays in this process; workers are given the place.
+        # Registered generators stay in this process; workers get only the place.
         return self.streams, self.master_was_drawn
 
     def __setstate__(self, state: tuple[Streams, bool]) -> None:
@@ -473,17 +471,17 @@ class Seeds:
 
     @property
     def master(self) -> int:
-        """The master seed: with it the run can be repeated."""
+        """The master seed, with which the run can be repeated."""
         return self.streams.master
 
     def begin(self, **place: Any) -> None:
-        """Go to another place and seed everything for it.
+        """Move to another place and seed everything for it.
 
         Args:
-            **place: `epoch`, `task`, `rank` or `worker`; what is not given stays.
+            **place: `epoch`, `task`, `rank` or `worker`; the others keep their values.
 
         Raises:
-            UsageError: A number cannot name a stream.
+            UsageError: An argument is unusable, such as a negative number.
             StateError: A framework's generators could not be seeded.
         """
         self.streams = self.streams.moved(**place)
@@ -491,10 +489,10 @@ class Seeds:
         require_seeded()
 
     def at(self, **place: Any) -> Seeds:
-        """The seeds of another place, without seeding anything or going there.
+        """Return the seeds of another place without moving there or seeding anything.
 
         Args:
-            **place: As for `begin`.
+            **place: The same arguments as for `begin`.
         """
         return Seeds(self.streams.moved(**place), self.master_was_drawn)
 
@@ -517,9 +515,9 @@ class Seeds:
         """Seed a generator now, and with everything else whenever a new place begins.
 
         Args:
-            generator: A generator of Python, NumPy or a loaded framework, or a function that takes a number of 32 bits.
-            name: Its stream's name; without one it is numbered, so register in the same order in each run.
-            shared: Whether all ranks give it the same numbers.
+            generator: A generator of Python, NumPy or a loaded framework, or a function that takes a 32-bit number.
+            name: Name of its stream; without one it is numbered, so register in the same order in each run.
+            shared: Whether all ranks give it the same stream.
 
         Returns:
             The generator.
@@ -534,10 +532,10 @@ class Seeds:
         return generator
 
     def unregister(self, generator: Any) -> None:
-        """Leave a generator alone from now on.
+        """Stop seeding a generator.
 
         Args:
-            generator: What was registered, or its name.
+            generator: The registered generator or its name.
 
         Raises:
             UsageError: It is not registered.
@@ -545,32 +543,32 @@ class Seeds:
         self.registered.remove(generator)
 
     def python(self, name: str = "default") -> Any:
-        """A `random.Random` with the stream of a name at this place."""
+        """Return a `random.Random` with the named stream at this place."""
         return seeds.python_generator(self.streams, name)
 
     def numpy(self, name: str = "default") -> Any:
-        """A `numpy.random.Generator` with the stream of a name at this place."""
+        """Return a `numpy.random.Generator` with the named stream at this place."""
         return seeds.numpy_generator(self.streams, name)
 
     def torch(self, name: str = "default", device: str = "cpu") -> Any:
-        """A `torch.Generator` with the stream of a name at this place."""
+        """Return a `torch.Generator` with the named stream at this place."""
         return import_module(STATES["torch"]).generator(self.streams, name, device)
 
     def tensorflow(self, name: str = "default") -> Any:
-        """A `tf.random.Generator` with the stream of a name at this place."""
+        """Return a `tf.random.Generator` with the named stream at this place."""
         return import_module(STATES["tensorflow"]).generator(self.streams, name)
 
     def jax(self, name: str = "default") -> Any:
-        """A JAX key with the stream of a name at this place."""
+        """Return a JAX key with the named stream at this place."""
         return import_module(STATES["jax"]).key(self.streams, name)
 
     def generator(self, name: str = "loader") -> Any:
-        """The generator for a PyTorch `DataLoader`: `DataLoader(..., generator=seeds.generator())`.
+        """Return the generator for a PyTorch `DataLoader`: `DataLoader(..., generator=seeds.generator())`.
 
-        It is registered, so `begin(epoch=N)` gives it the stream of that epoch, and a resumed run shuffles as the full one.
+        It is registered: `begin(epoch=N)` gives it that epoch's stream, and a resumed run shuffles like the full one.
 
         Args:
-            name: Tells it from the generators of other loaders.
+            name: Name of its stream, different for each loader.
 
         Raises:
             UsageError: The name is taken.
@@ -588,15 +586,15 @@ class Seeds:
         self.streams = import_module(STATES["torch"]).seed_worker(self.streams, worker)
 
     def sampler(self, data: Any, *, ranks: int = 1, name: str = "sampler") -> Any:
-        """A sampler for a PyTorch `DataLoader` that shuffles by the epoch alone, whichever epochs were run before.
+        """Return a sampler for a PyTorch `DataLoader` whose order depends only on the epoch, not on earlier epochs.
 
         Args:
             data: The data set.
-            ranks: How many ranks share it; this one takes its part.
-            name: Tells it from others.
+            ranks: How many ranks divide it; this rank takes its share.
+            name: Name of its stream, different for each sampler.
 
         Raises:
-            UsageError: This rank is not one of so many.
+            UsageError: This process's rank is not below `ranks`.
         """
         rank = self.streams.rank or 0
         if not rank < ranks and ranks > 1:
@@ -609,15 +607,15 @@ class Seeds:
         return import_module(STATES["torch"]).EpochSampler(data, self, rank=own, ranks=ranks, name=name)
 
     def keras_callback(self, task: str = "train") -> Any:
-        """A Keras callback that begins each epoch with seeds of its own.
+        """Return a Keras callback that begins each epoch with its own seeds.
 
         Args:
-            task: Under which name epochs are begun.
+            task: The `task` of these epochs.
         """
         return import_module(EPOCH_CALLBACKS["keras"]).ReseedEachEpoch(self, task)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the seeds: numbers and texts only."""
+        """Return the state of the seeds for a checkpoint: numbers and strings only."""
         streams = self.streams
         return {
             "version": _VERSION,
@@ -628,10 +626,10 @@ class Seeds:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on at the place that a checkpoint was made at, and seed everything for it.
+        """Continue at the place where a checkpoint was made and seed everything for it.
 
         Args:
-            state: What `state_dict` gave.
+            state: The result of `state_dict`.
 
         Raises:
             UsageError: It was made by another version, or by another rank.

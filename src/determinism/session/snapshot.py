@@ -1,8 +1,8 @@
-"""What a call can reach, copied so that a second call starts where the first did.
+"""Copies of everything that a call can reach, so that a second call starts from the same state as the first.
 
-From the function, its arguments and the globals that it names, containers, objects, closures and the user's own classes and
-functions are gone through, and what they hold is put back in place. What cannot be copied is refused, with the way to it; in the
-closures of libraries it is the library's own business.
+From the function, its arguments and the globals that it names, this walks containers, objects, closures and the user's
+own classes and functions; their contents are later restored in place. An object that cannot be copied is refused with
+the path to it, except in the closures of libraries, where it is left to the library.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ from determinism.session.contents import (
 )
 from determinism.source_files import Owner, owner_of_module
 
-# What cannot be copied, whatever it holds.
+# Objects that cannot be copied, whatever they hold.
 
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
-"""Locks; those that belong to an object of a library guard it between calls, and hold nothing."""
+"""Locks; those of a library's objects guard them between calls and hold no state."""
 
 _POSITION = "whose position cannot be copied"
 _RUNNING = "which runs on its own and cannot be copied"
@@ -109,7 +109,7 @@ _BY_NAME = {
 
 
 def _refusal(thing: object) -> str | None:
-    """Why an object cannot be copied, whatever it holds; None if it may be."""
+    """Return why an object cannot be copied, whatever it holds; None if it may be."""
     if isinstance(thing, io.IOBase):
         return None if isinstance(thing, io.StringIO | io.BytesIO) or _is_standard_stream(thing) else _POSITION
     for kind, reason in _BY_TYPE:
@@ -123,20 +123,20 @@ def _refusal(thing: object) -> str | None:
 
 
 def _is_standard_stream(thing: object) -> bool:
-    """Whether `thing` is where the program prints or reads, which no result depends on."""
+    """Whether `thing` is a standard stream, on which no result depends."""
     streams = (sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__)
     return any(thing is stream or thing is getattr(stream, "buffer", stream) for stream in streams)
 
 
 def _hidden_reason(thing: object) -> str:
-    """Why an object whose state only C code sees cannot be copied."""
+    """Return why an object cannot be copied whose state only C code sees."""
     if hasattr(type(thing), "__next__"):
         return _POSITION
     return "which keeps its state where Python cannot copy it"
 
 
 def _refused(thing: object, path: str, reason: str) -> StateError:
-    """The error that names an object which cannot be copied."""
+    """Return the error that names an object that cannot be copied."""
     kind = type(thing)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     finding = f"{path} is of type {name}, {reason}"
@@ -153,7 +153,7 @@ def _refused(thing: object, path: str, reason: str) -> StateError:
 # How the contents of each type are copied.
 
 ATOMIC = frozenset({type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range, object})
-"""Types whose instances hold nothing; only these very types."""
+"""Types whose instances hold no other objects; subclasses do not count."""
 
 _STATELESS: tuple[type[Any], ...] = (
     *(enum.Enum, re.Pattern, re.Match, pathlib.PurePath, uuid.UUID, struct.Struct, slice, TypeVar),
@@ -184,7 +184,7 @@ _STATELESS_NAMES = frozenset(
 
 
 _HOSTS = frozenset({"_pytest", "pluggy", "xdist", "execnet", "IPython", "ipykernel", "traitlets", "zmq", "comm"})
-"""Packages that run the user's code and are no part of its state: put back, a test session would forget what it has run."""
+"""Packages that run the user's code and are not part of its state: a restored test session would forget its results."""
 
 
 def contents_of(thing: Any, frameworks: Sequence[FrameworkState]) -> list[Contents] | None:
@@ -202,7 +202,7 @@ def contents_of(thing: Any, frameworks: Sequence[FrameworkState]) -> list[Conten
 
 
 def _own_contents(thing: Any, frameworks: Sequence[FrameworkState]) -> list[Contents] | None:
-    """What an object holds beside its attributes; None if it is hidden."""
+    """Copy what an object holds besides its attributes; None if that is hidden."""
     kind = type(thing)
     if issubclass(kind, _VALUES):
         return []
@@ -228,7 +228,7 @@ def _attributes(thing: Any) -> list[Contents]:
 
 
 def _is_value(thing: object) -> bool:
-    """Whether an object of a C type is a value: compared by content, or the only one of its name."""
+    """Whether an object of a C type is a value: compared by content, or pickled by name as a singleton."""
     kind = type(thing)
     if kind.__hash__ is not None and kind.__hash__ is not object.__hash__:
         return True
@@ -239,7 +239,7 @@ def _is_value(thing: object) -> bool:
 
 
 def _hides_state(kind: type[Any]) -> bool:
-    """Whether instances are larger than their attributes account for, which is what pickle asks as well."""
+    """Whether instances are larger than their attributes account for; pickle makes the same test."""
     managed_dict = 1 << 4
     pointers = len(slot_names(kind)) + (kind.__weakrefoffset__ > 0)
     pointers += kind.__dictoffset__ != 0 and not kind.__flags__ & managed_dict
@@ -265,7 +265,7 @@ def _referents(thing: Any) -> list[Contents]:
     return [Contents(children=[("mapping", held) for held in gc.get_referents(thing)], template=".<{}>")]
 
 
-# What only passes on another object: its attributes, if it has any, are those of what it wraps.
+# Objects that only wrap another: their attributes, if any, are those of the wrapped object.
 _WRAPPERS: tuple[tuple[type[Any] | tuple[type[Any], ...], Callable[[Any], list[Contents]]], ...] = (
     (types.MethodType, _parts("__self__", "__func__")),
     ((types.BuiltinFunctionType, types.MethodWrapperType), _parts("__self__")),
@@ -294,12 +294,12 @@ _CONTAINERS: tuple[tuple[type[Any] | tuple[type[Any], ...], Callable[[Any], list
 )
 
 
-# The names that a function's code refers to, its nested functions included.
+# The names that a function's code refers to, including its nested functions.
 
 _GLOBAL = frozenset(
     {
         *("LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"),
-        # At the level of a module, or a cell of a notebook; in the body of a class they may be the class's own.
+        # Used at the top level of a module or notebook cell; in a class body they may be the class's own names.
         *("LOAD_NAME", "STORE_NAME", "DELETE_NAME"),
     }
 )
@@ -308,18 +308,18 @@ _IMPORT = "IMPORT_NAME"
 
 @dataclass(frozen=True, slots=True)
 class _CodeNames:
-    """Names by the way they are looked up."""
+    """Names grouped by how they are looked up."""
 
     globals: frozenset[str]
     imports: frozenset[str]
     """Modules that the code imports when it runs."""
     attributes: frozenset[str]
-    """Every other name: attributes, among them those of modules."""
+    """All other names: attributes, including those of modules."""
 
 
 @lru_cache(maxsize=4096)
 def _names_in(code: CodeType) -> _CodeNames:
-    """The names that a code object and those nested in it refer to."""
+    """Return the names that a code object and those nested in it refer to."""
     globals_: set[str] = set()
     imports: set[str] = set()
     attributes: set[str] = set()
@@ -334,10 +334,10 @@ def _names_in(code: CodeType) -> _CodeNames:
 
 
 def imported_names(code: CodeType) -> frozenset[str]:
-    """The modules that a code object imports when it runs.
+    """Return the modules that a code object imports when it runs.
 
     Args:
-        code: Of a function or a cell.
+        code: Code of a function or a cell.
     """
     return _names_in(code).imports
 
@@ -350,13 +350,13 @@ def _with_nested(code: CodeType) -> Iterator[CodeType]:
         waiting.extend(constant for constant in part.co_consts if isinstance(constant, CodeType))
 
 
-# Whose code something is.
+# Which code is the user's.
 
 _FRAMEWORKS = frozenset({"torch", "tensorflow", "keras", "jax", "jaxlib", "flax", "numpy", "determinism"})
 
 
 class _Ownership:
-    """Tells user code from libraries; the package that the checked function belongs to is always user code."""
+    """Distinguishes user code from libraries; the package of the checked function always counts as user code."""
 
     def __init__(self, module: str | None) -> None:
         package = (module or "").partition(".")[0]
@@ -370,13 +370,13 @@ class _Ownership:
         return self._in_package(module) or owner_of_module(str(module), file) is Owner.USER
 
     def is_user_module(self, name: str) -> bool:
-        """Whether the module of that name is the user's."""
+        """Whether the module with this name is the user's."""
         if self._in_package(name):
             return True
         file = getattr(sys.modules.get(name), "__file__", None)
         if isinstance(file, str):
             return owner_of_module(name, file) is Owner.USER
-        # A module without a file is built in, a namespace, or what was typed at a prompt; C types may name no real module.
+        # Built-in modules, namespace packages and interactive sessions have no file; C types may name no real module.
         return name == "__main__" or (
             name not in sys.modules and "." not in name and name not in sys.stdlib_module_names
         )
@@ -390,18 +390,18 @@ class _Ownership:
         return isinstance(module, str) and bool(self._package) and module.partition(".")[0] == self._package
 
 
-# The way from a call to an object that it reaches.
+# The path from a call to an object that it reaches.
 
 
 class Trail(NamedTuple):
-    """The way to an object, for messages."""
+    """The path to an object, for messages."""
 
     parent: Trail | None
     template: str
     key: object
 
     def text(self) -> str:
-        """The way as an expression."""
+        """Return the path as an expression."""
         steps: list[str] = []
         at: Trail | None = self
         while at is not None:
@@ -415,7 +415,7 @@ class Trail(NamedTuple):
         return self.template.format(self.key if plain else shown)
 
 
-# Finds every object that a call can reach, and copies what each holds.
+# Finds every object that a call can reach and copies its contents.
 
 _NAMESPACES = (SimpleNamespace, argparse.Namespace)
 """Classes of the standard library whose objects hold only what the user puts there."""
@@ -423,7 +423,7 @@ _CACHE_WRAPPER = type(functools.lru_cache(lambda: None))
 
 
 def _globals_of(function: Any) -> dict[str, Any] | None:
-    """The globals of the Python function inside a callable: a method, a partial, a decorated function or an object."""
+    """Return the globals of the Python function inside a callable: a method, partial, decorated function or object."""
     inner = function
     for _ in range(16):
         for name in ("__wrapped__", "__func__", "func"):
@@ -441,18 +441,18 @@ class _Found(NamedTuple):
     thing: Any
     trail: Trail
     in_library: bool
-    """Whether an object of a library holds it."""
+    """Whether a library's object holds it."""
 
 
 class _Reachable:
-    """The copied contents of everything that was gone through, in no particular order."""
+    """The copied contents of every visited object, in no particular order."""
 
     def __init__(self, ownership: _Ownership, frameworks: Sequence[FrameworkState]) -> None:
         self.contents: list[tuple[Trail, Contents]] = []
         self._ownership = ownership
         self._frameworks = frameworks
         self._seen: dict[int, Any] = {}
-        """By their ids, which keeps the objects alive and so the ids their own."""
+        """Visited objects by id; holding them keeps the ids from being reused."""
         self._namespaces: set[tuple[int, str]] = set()
         self._waiting: list[_Found] = []
         self._inside_library: list[_Found] = []
@@ -465,10 +465,10 @@ class _Reachable:
         kwargs: dict[str, Any],
         named: Mapping[str, object],
     ) -> None:
-        """Copy what a call of `function` with these arguments can reach, and what else has a name.
+        """Copy everything that a call of `function` with these arguments can reach, and the objects in `named`.
 
         Raises:
-            StateError: Something reachable cannot be copied; the message names the way to it.
+            StateError: A reachable object cannot be copied; the message names the path to it.
         """
         self._root_globals = _globals_of(function)
         self._expand(Trail(None, "", ""), Contents(children=[("", function)], template="{}"))
@@ -575,7 +575,7 @@ class _Reachable:
 
 
 def _is_namespace(thing: object) -> bool:
-    """Whether `thing` is what a module's names are bound in: no more part of the state than the module."""
+    """Whether `thing` is the namespace of a module, which is not part of the state, as the module is not."""
     if type(thing) is not dict:
         return False
     module = sys.modules.get(name) if isinstance(name := thing.get("__name__"), str) else None
@@ -585,7 +585,7 @@ def _is_namespace(thing: object) -> bool:
 class Snapshot:
     """The state that a call depends on, at one moment.
 
-    Objects are put back in place: whoever holds them holds the same objects afterwards.
+    Objects are restored in place: references to them remain valid.
     """
 
     def __init__(self, reached: _Reachable, frameworks: Mapping[str, FrameworkState]) -> None:
@@ -604,13 +604,13 @@ class Snapshot:
         """Copy the contents of everything that a call of `function` with these arguments can reach.
 
         Args:
-            function: What is to be called.
+            function: The function to call.
             args: Its arguments.
             kwargs: Its keyword arguments.
-            named: What it can reach in other ways, by the names that messages call it.
+            named: Objects that it can reach in other ways, by their names in messages.
 
         Raises:
-            StateError: Something reachable cannot be copied; the message names the way to it.
+            StateError: A reachable object cannot be copied; the message names the path to it.
         """
         frameworks = loaded_frameworks()
         module = (_globals_of(function) or {}).get("__name__") or getattr(function, "__module__", None)
@@ -620,10 +620,10 @@ class Snapshot:
             return cls(reached, frameworks)
 
     def restore(self) -> None:
-        """Put everything back; may be called any number of times.
+        """Restore everything; may be called any number of times.
 
         Raises:
-            StateError: Something was changed in a way that cannot be undone; the message names the way to it.
+            StateError: A change cannot be undone; the message names the path to the object.
         """
         frameworks = loaded_frameworks()
         with _undisturbed(frameworks):
@@ -636,7 +636,7 @@ class Snapshot:
 
 
 class GeneratorSnapshot:
-    """The states of the global random generators: Python's, NumPy's and those of loaded frameworks."""
+    """The states of the global random generators of Python, NumPy and the loaded frameworks."""
 
     def __init__(self, frameworks: Mapping[str, FrameworkState]) -> None:
         """Use `take` instead."""
@@ -645,22 +645,22 @@ class GeneratorSnapshot:
 
     @classmethod
     def take(cls) -> GeneratorSnapshot:
-        """Copy their states."""
+        """Copy the states of the generators."""
         frameworks = loaded_frameworks()
         with _undisturbed(frameworks):
             return cls(frameworks)
 
     def restore(self) -> None:
-        """Put them back; may be called any number of times."""
+        """Restore the states; may be called any number of times."""
         frameworks = loaded_frameworks()
         with _undisturbed(frameworks):
             self.put_back(frameworks)
 
     def put_back(self, frameworks: Mapping[str, FrameworkState]) -> None:
-        """Put them back where nothing is recorded.
+        """Restore the states when recording is already suspended.
 
         Args:
-            frameworks: Those that are loaded.
+            frameworks: The loaded frameworks.
         """
         rng.restore(self._generators)
         for name, state in frameworks.items():

@@ -30,11 +30,11 @@ _GUESSES = {
     "set_state": "restore(state, ...)",
     "snapshot": "capture(...)",
 }
-"""What people are likely to call what is called otherwise here."""
+"""Names that users are likely to try, and the right calls."""
 
 
 if not TYPE_CHECKING:
-    # A type checker would take this for a promise that there is every name.
+    # A type checker would conclude that every name exists.
     def __getattr__(name: str) -> object:
         meant = _GUESSES.get(name)
         if meant is None and not name.startswith("_"):

@@ -1,4 +1,4 @@
-"""A captured state, and the forms in which it is kept: a file, bytes, a dictionary for `torch.save`."""
+"""A captured state and the forms in which it is stored: a file, bytes, a dictionary for `torch.save`, a tree."""
 
 from __future__ import annotations
 
@@ -23,52 +23,52 @@ from safetensors.numpy import save as save_arrays
 from determinism.errors import StateError
 from determinism.frameworks.registry import STATES
 
-# What the adapters of the frameworks offer for saving state, for those that the program has loaded.
+# The interface for saving the state of frameworks, and its adapters for the loaded ones.
 
 
 class StateKeeper(Protocol):
-    """A framework's module `saved_state`."""
+    """Interface of a framework's adapter for saving state."""
 
     def generator_states(self) -> dict[str, Any]:
-        """The states of the global generators, as nested values and tensors."""
+        """Return the states of the global generators, as nested values and tensors."""
 
     def restore_generator_states(self, states: dict[str, Any]) -> None:
-        """Put them back."""
+        """Restore the states of the global generators."""
 
     def rank(self) -> tuple[int, int] | None:
-        """Number of this process among those that compute together, and how many there are; None if it computes alone."""
+        """Return the rank of this process and the number of ranks; None if it computes alone."""
 
     def devices(self) -> dict[str, int]:
-        """How many devices there are of each kind that has generators."""
+        """Return the number of devices of each kind that has generators."""
 
     def state_of(self, thing: Any) -> tuple[str, Any] | None:
-        """Kind and state of a generator of the framework's own; None if `thing` is none."""
+        """Return the kind and state of one of the framework's generators; None if `thing` is not one."""
 
     def put_back(self, thing: Any, state: Any) -> None:
-        """Give a generator of that kind a state."""
+        """Restore a state in a generator of the same kind."""
 
     def to_array(self, thing: Any) -> tuple[ndarray[Any, Any], dict[str, Any]] | None:
-        """A copy of a tensor as an array, and what makes it a tensor again; None if `thing` is none."""
+        """Return a tensor's copy as an array, and a description for `from_array`; None if `thing` is not a tensor."""
 
     def from_array(self, array: ndarray[Any, Any], description: dict[str, Any]) -> Any:
-        """The tensor, on the CPU."""
+        """Return the tensor, on the CPU."""
 
     def gaps(self) -> list[str]:
-        """State that the framework does not give out."""
+        """Return descriptions of state that the framework does not expose."""
 
 
 def loaded_keepers() -> Iterator[tuple[str, StateKeeper]]:
-    """Those of the frameworks that the program has loaded, by name; none is imported for it."""
+    """Yield the name and adapter of each framework that the program has loaded; no framework is imported."""
     for name, module in STATES.items():
         if name in sys.modules:
             yield name, cast(StateKeeper, import_module(module))
 
 
 def keeper(name: str) -> StateKeeper:
-    """That of one framework, which is imported if it is not yet.
+    """Return the adapter of a framework, importing the framework if necessary.
 
     Args:
-        name: Of the framework, as a state names it.
+        name: Name of the framework in a state.
 
     Raises:
         StateError: It is not installed, or unknown.
@@ -82,31 +82,31 @@ def keeper(name: str) -> StateKeeper:
         ) from None
 
 
-# Turns nested values into JSON and arrays, and back. Nothing in either form can run code.
+# Converts nested values to JSON and arrays and back. Neither form can run code.
 
 _STORED = frozenset(
     ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
 )
-"""Types that safetensors names alike; others are stored as their bytes."""
+"""Types that have the same name in safetensors; others are stored as bytes."""
 
 
 class Encoder:
-    """Makes JSON of values, and collects the arrays in them."""
+    """Converts values to JSON and collects the arrays in them."""
 
     def __init__(self) -> None:
         self.arrays: dict[str, np.ndarray[Any, Any]] = {}
 
     def encode(self, value: Any, path: str) -> Any:
-        """The JSON of a value.
+        """Return the JSON of a value.
 
         Args:
-            value: None, numbers, texts, bytes, lists, tuples, dictionaries, arrays and tensors, nested.
-            path: What it is called; names its arrays.
+            value: None, numbers, strings, bytes, lists, tuples, dictionaries, arrays and tensors, nested.
+            path: Name of the value, from which its arrays get theirs.
 
         Raises:
-            StateError: There is something else in it; the message names the way to it.
+            StateError: It contains a value of another type; the message names the path to it.
         """
-        # Subclasses of numbers and texts would come back as something else.
+        # Subclasses of numbers and strings would be restored as another type.
         if value is None or type(value) in (bool, int, str):
             return value
         if type(value) is float:
@@ -136,7 +136,7 @@ class Encoder:
             [self.encode(key, f"a key of {path}"), self.encode(item, f"{path}.{key}")] for key, item in value.items()
         ]
         encoded: dict[str, Any] = {kind: pairs}
-        # The versions of the modules in a state_dict of PyTorch's.
+        # The module versions in a `state_dict` of PyTorch.
         metadata = getattr(value, "_metadata", None)
         if metadata is not None:
             encoded["metadata"] = self.encode(metadata, f"{path}._metadata")
@@ -154,7 +154,7 @@ class Encoder:
         if array.dtype.hasobject or array.dtype.names is not None:
             raise _refused(array, path)
         name = path
-        # The second is where safetensors has its metadata.
+        # safetensors reserves `__metadata__`.
         while name in self.arrays or name == "__metadata__":
             name += "'"
         if array.dtype.name in _STORED and array.dtype.isnative:
@@ -168,21 +168,21 @@ def _refused(value: Any, path: str) -> StateError:
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     return StateError(
         "state-unsaveable",
-        f"{path} is a {kind}, and a state holds only numbers, texts, lists, dictionaries, arrays and tensors, since anything "
-        "else would have to run code to come back. Nothing was captured. Give what it consists of, or an object with "
+        f"{path} is a {kind}, but a state holds only numbers, strings, lists, dictionaries, arrays and tensors, since "
+        "restoring anything else would have to run code. Nothing was captured. Pass its contents, or an object with "
         "state_dict() and load_state_dict().",
     )
 
 
 def decode(encoded: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
-    """The value that was encoded; tensors are on the CPU.
+    """Return the encoded value, with tensors on the CPU.
 
     Args:
         encoded: The JSON.
         arrays: The arrays that it names.
 
     Raises:
-        KeyError, TypeError, ValueError: It is no such JSON.
+        KeyError, TypeError, ValueError: It is not valid JSON of this form.
         StateError: A framework is not installed.
     """
     if isinstance(encoded, list):
@@ -234,15 +234,15 @@ _FAMILY = "determinism.state/"
 _VERSION = 1
 FORMAT = f"{_FAMILY}{_VERSION}"
 _DOCUMENT = "determinism"
-"""Under this name the JSON lies in the metadata of the file."""
+"""Name of the JSON in the file's metadata."""
 
 
 @dataclass(frozen=True)
 class State:
-    """What a run needs to go on: states of generators, the parts that were given, settings, and where it was captured."""
+    """The state with which a run continues: generators, given parts, settings, and where it was captured."""
 
     document: dict[str, Any]
-    """Everything but arrays, as JSON; it names the arrays."""
+    """Everything except the arrays, as JSON that refers to them by name."""
     arrays: dict[str, np.ndarray[Any, Any]]
 
     @property
@@ -275,11 +275,11 @@ class State:
         return part in self.document["parts"]
 
     def __getitem__(self, part: str) -> Any:
-        """What was saved of a part: its value, its `state_dict()`, or the state of a generator."""
+        """Return the saved state of a part: its value, its `state_dict()`, or the state of a generator."""
         return self.value(self.document["parts"][part]["value"])
 
     def value(self, encoded: Any) -> Any:
-        """The value that a piece of the document stands for.
+        """Decode a value in the document.
 
         Raises:
             StateError: The state is damaged.
@@ -290,12 +290,12 @@ class State:
             raise _unreadable("The state", f"a value in it is damaged ({type(error).__name__}: {error})") from None
 
     def to_bytes(self) -> bytes:
-        """The state as a file of safetensors, with the JSON in its metadata."""
+        """Return the state as the bytes of a safetensors file, with the JSON in its metadata."""
         metadata = {_DOCUMENT: json.dumps(self.document, allow_nan=False, separators=(",", ":"))}
         return bytes(save_arrays(self.arrays, metadata=metadata))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the state to a file, which is whole or absent whatever happens meanwhile.
+        """Write the state to a file atomically: after a failure the file is unchanged or absent.
 
         Args:
             path: The file; each rank needs its own.
@@ -315,12 +315,12 @@ class State:
             temporary.unlink(missing_ok=True)
             raise StateError(
                 "state-unwritable",
-                f"{target} cannot be written ({error.strerror or error}), so the state was not saved; the file that was there before is "
-                "unharmed. Free up space, or give a place that you can write to.",
+                f"{target} cannot be written ({error.strerror or error}), so the state was not saved; an existing file is "
+                "unchanged. Free up space, or give a path that you can write to.",
             ) from None
 
     def to_dict(self) -> dict[str, Any]:
-        """The state as a dictionary of texts and tensors of PyTorch, to put into what `torch.save` saves.
+        """Return the state as a dictionary of strings and PyTorch tensors, to include in what `torch.save` saves.
 
         `torch.load` loads it with `weights_only=True`.
         """
@@ -329,11 +329,11 @@ class State:
         return {"format": FORMAT, "document": json.dumps(self.document, allow_nan=False), "tensors": tensors}
 
     def to_tree(self) -> dict[str, np.ndarray[Any, Any]]:
-        """The state as a tree of arrays, to put into what Orbax saves; one array of bytes, so that no number is converted."""
+        """Return the state as a tree for Orbax to save, with one array of bytes, so that no number is converted."""
         return {_DOCUMENT: np.frombuffer(self.to_bytes(), dtype=np.uint8)}
 
     def __repr__(self) -> str:
-        """What was captured, in one line."""
+        """Summarize the state in one line."""
         gaps = f", {len(self.gaps)} gaps" if self.gaps else ""
         return f"<determinism state: generators of {', '.join(self.document['generators'])}; parts {', '.join(self.parts) or 'none'}{gaps}>"
 
@@ -367,7 +367,7 @@ def from_bytes(data: bytes, name: str = "The data") -> State:
 
     Args:
         data: The bytes.
-        name: What messages call them.
+        name: Name of the data in messages.
 
     Raises:
         StateError: The bytes are not a saved state, are damaged, or were written by a newer version.
@@ -459,7 +459,7 @@ def _checked(text: str, arrays: dict[str, np.ndarray[Any, Any]], name: str) -> S
     if number.isdecimal() and int(number) > _VERSION:
         raise StateError(
             "state-newer",
-            f"{name} is in the format {found}, and this version of determinism reads {FORMAT}, so nothing was loaded. Install "
+            f"{name} is in the format {found}, but this version of determinism reads {FORMAT}, so nothing was loaded. Install "
             f"determinism {document.get('determinism', 'of the version that saved it')} or newer.",
         )
     missing = [key for key in _KEYS if key not in document]
@@ -471,5 +471,5 @@ def _checked(text: str, arrays: dict[str, np.ndarray[Any, Any]], name: str) -> S
 def _unreadable(name: str, reason: str) -> StateError:
     return StateError(
         "state-unreadable",
-        f"{name} cannot be read as a state: {reason}. Nothing was restored. Give what State.save, to_bytes or to_dict made.",
+        f"{name} cannot be read as a state: {reason}. Nothing was restored. Give the output of State.save, to_bytes or to_dict.",
     )

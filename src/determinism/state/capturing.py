@@ -1,4 +1,4 @@
-"""`determinism.state.capture` and `restore`: everything that a run needs to continue."""
+"""`determinism.state.capture` and `restore`: save and restore everything that a run needs to continue."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from determinism.session.seeding import active_seeds, rank_of_environment, regis
 from determinism.state.captured import FORMAT, Encoder, State, from_bytes, keeper, loaded_keepers
 from determinism.types import __version__
 
-# The states of random generators: the global ones, those that were registered, and single ones.
+# The states of random generators: global, registered and single ones.
 
 
 def global_states() -> dict[str, Any]:
-    """The states of the global generators of Python, NumPy and every loaded framework, on all devices."""
+    """Return the states of the global generators of Python, NumPy and every loaded framework, on all devices."""
     states = rng.capture()
     found: dict[str, Any] = {"python": _python_state(states.python), "numpy": states.numpy}
     found.update((name, adapter.generator_states()) for name, adapter in loaded_keepers())
@@ -33,10 +33,10 @@ def global_states() -> dict[str, Any]:
 
 
 def restore_global_states(states: dict[str, Any]) -> None:
-    """Put them back; the frameworks among them are imported if they are not yet."""
+    """Restore the states of global generators, importing their frameworks if necessary."""
     frameworks = [name for name in states if name not in ("python", "numpy")]
     if states["numpy"] is not None:
-        # Without it the generator that the state belongs to does not exist.
+        # The generator that the state belongs to exists only after this import.
         import numpy.random  # noqa: F401
     for name in frameworks:
         keeper(name).restore_generator_states(states[name])
@@ -44,7 +44,7 @@ def restore_global_states(states: dict[str, Any]) -> None:
 
 
 def registered_states() -> tuple[dict[str, tuple[str, Any]], list[str]]:
-    """Kind and state of each registered generator by its name, and the names of those whose state cannot be read."""
+    """Return the kind and state of each registered generator by name, and the names of those with unreadable state."""
     states: dict[str, tuple[str, Any]] = {}
     unreadable = []
     for name, thing in registered_generators().things().items():
@@ -57,7 +57,7 @@ def registered_states() -> tuple[dict[str, tuple[str, Any]], list[str]]:
 
 
 def state_of(thing: Any) -> tuple[str, Any] | None:
-    """Kind and state of a generator; None if `thing` is none, or gives its state to nobody.
+    """Return the kind and state of a generator; None if `thing` is not one or does not expose its state.
 
     Args:
         thing: Any object.
@@ -80,7 +80,7 @@ def state_of(thing: Any) -> tuple[str, Any] | None:
 
 
 def put_back(thing: Any, state: Any) -> None:
-    """Give a generator the state that one of the same kind had."""
+    """Restore a state in a generator of the same kind."""
     numpy = sys.modules.get("numpy.random")
     if isinstance(thing, random.Random):
         thing.setstate(_python_tuple(state))
@@ -105,14 +105,14 @@ def _python_tuple(state: dict[str, Any]) -> tuple[Any, ...]:
     return state["version"], tuple(state["words"].tolist()), state["gauss"]
 
 
-# The settings of the loaded frameworks that change results, as they are and as they were.
+# The settings of the loaded frameworks that affect results: their current and their saved values.
 
 _SLOW = {"torch._inductor.config.deterministic": "torch._inductor.config"}
-"""Settings in modules that take seconds to import; as long as nobody has, they are what they always are at first."""
+"""Settings in modules that take seconds to import; until something imports these, the settings have their defaults."""
 
 
 def present_settings() -> dict[str, Any]:
-    """Name and value of each setting that this version has."""
+    """Return the name and value of each setting that this version has."""
     found = {}
     for name, control in _controls():
         value = _read(control)
@@ -122,13 +122,13 @@ def present_settings() -> dict[str, Any]:
 
 
 def put_back_settings(saved: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """Give the settings the values that they had.
+    """Restore the saved values of settings.
 
     Args:
-        saved: What `present_settings` gave.
+        saved: The result of `present_settings`.
 
     Returns:
-        What was changed, and what differs still, each with its values.
+        The settings that were changed, and those that still differ, each in words with both values.
     """
     changed, differing = [], []
     controls = dict(_controls())
@@ -161,18 +161,18 @@ def _read(control: Control) -> Any:
     try:
         return control.read()
     except Exception:
-        # This version has no such setting, or no device that it is for.
+        # This version lacks the setting, or there is no device for it.
         return None
 
 
-# Where a state was captured: versions, rank, devices. It fits only where these are the same.
+# Where a state was captured: versions, rank, devices. The state fits only where these are the same.
 
 _WORLD_VARIABLES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE", "HOROVOD_SIZE", "SLURM_NTASKS")
-"""Environment variables in which launchers tell how many ranks there are, in the order of those that tell the rank."""
+"""Environment variables in which launchers pass the number of ranks, in the order of those for the rank."""
 
 
 def surroundings() -> dict[str, Any]:
-    """Versions of what computes, rank, number of ranks and devices."""
+    """Return the rank, the number of ranks, the devices, and the versions of Python and the loaded libraries."""
     seeds = active_seeds()
     together = next((found for _, adapter in loaded_keepers() if (found := adapter.rank()) is not None), None)
     rank = rank_of_environment() if together is None else together[0]
@@ -197,39 +197,39 @@ def _versions() -> dict[str, str]:
 
 
 def misfits(saved: Mapping[str, Any], allow: Collection[str]) -> list[str]:
-    """What of the surroundings differs in a way that keeps a resumed run from having the same bits, in words.
+    """Describe differences in the surroundings that keep a resumed run from being bit-identical.
 
     Args:
-        saved: What `surroundings` gave when the state was captured.
-        allow: `rank`, `ranks`, `devices` or `versions`, which then may differ.
+        saved: The result of `surroundings` when the state was captured.
+        allow: Names of surroundings that may differ: `rank`, `ranks`, `devices` or `versions`.
     """
     here = surroundings()
     found = []
     if saved["rank"] != here["rank"] and "rank" not in allow:
-        found.append(f"it is of rank {saved['rank']}, and this is rank {here['rank']} (rank)")
+        found.append(f"it was captured by rank {saved['rank']}, but this is rank {here['rank']} (rank)")
     if saved["ranks"] != here["ranks"] and "ranks" not in allow:
-        found.append(f"it is of a run with {saved['ranks']} ranks, and here are {here['ranks']} (ranks)")
+        found.append(f"it was captured with {saved['ranks']} ranks, but there are {here['ranks']} here (ranks)")
     for kind in sorted({*saved["devices"], *here["devices"]}):
         counts = saved["devices"].get(kind, 0), here["devices"].get(kind, 0)
         if counts[0] != counts[1] and "devices" not in allow:
-            found.append(f"there were {counts[0]} devices of kind {kind}, and here are {counts[1]} (devices)")
+            found.append(f"there were {counts[0]} devices of kind {kind}, but there are {counts[1]} here (devices)")
     for name, version in saved["versions"].items():
-        # What is not imported yet will be, when its part of the state is put back.
+        # A library that is not imported yet will be, when its part of the state is restored.
         present = here["versions"].get(name, version)
         if present != version and "versions" not in allow:
-            found.append(f"it was captured with {name} {version}, and here is {present} (versions)")
+            found.append(f"it was captured with {name} {version}, but {present} is loaded here (versions)")
     return found
 
 
 def refusal(reasons: list[str]) -> StateError:
-    """The error that says why a state does not fit.
+    """Return the error that says why a state does not fit.
 
     Args:
-        reasons: What was found, in words.
+        reasons: The reasons, in words.
     """
     return StateError(
         "state-unfit",
-        f"The state does not fit here, so nothing was put back: {'; '.join(reasons)}. A run resumed from it would not be "
+        f"The state does not fit here, so nothing was restored: {'; '.join(reasons)}. A run resumed from it would not be "
         "bit-identical to the saved one. Resume in the same setup, or name what may differ: restore(state, "
         'allow=["versions"], ...).',
     )
@@ -238,20 +238,20 @@ def refusal(reasons: list[str]) -> StateError:
 def capture(*, epoch: int | None = None, step: int | None = None, **parts: Any) -> State:
     """Copy the states of all random generators, the settings, the seeds in force, and the given parts of the program.
 
-    Call it where the program saves, between two steps. Nothing is changed by it, and no random number is drawn.
+    Call it where the program saves, between two steps. It changes nothing and draws no random numbers.
 
     Args:
-        epoch: The epoch that the program is in.
-        step: How many steps it has made.
-        **parts: Under names of your choice, whatever else a run continues with: objects with `state_dict()` and
-            `load_state_dict()`
-            (model, optimizer, scheduler, scaler, a `resumable` loader), generators of the program's own, and plain values.
+        epoch: The current epoch of the program.
+        step: The number of steps made so far.
+        **parts: Under names of your choice, everything else that a run continues with: objects with `state_dict()` and
+            `load_state_dict()` (model, optimizer, scheduler, scaler, a `resumable` loader), the program's own
+            generators, and plain values.
 
     Raises:
         StateError: A part cannot be saved, or does not expose its position.
 
     Returns:
-        The state; `save` writes it to a file, and `gaps` says what could not be captured.
+        The state; `save` writes it to a file, and `gaps` lists what could not be captured.
 
     Example:
         >>> state = determinism.state.capture(epoch=3, best_loss=0.25)
@@ -293,17 +293,17 @@ def _part(encoder: Encoder, name: str, thing: Any) -> dict[str, Any]:
         raise StateError(
             "state-loader-untracked",
             f"{name} is a {type(thing).__module__}.{type(thing).__qualname__}, which does not expose its position, so nothing "
-            f"was captured. Wrap it where it is made, and iterate over that: {name} = determinism.state.resumable({name}).",
+            f"was captured. Wrap it where it is made, and iterate over the wrapper: {name} = determinism.state.resumable({name}).",
         )
     return {"kind": "value", "value": encoder.encode(thing, name)}
 
 
 def is_stateful(thing: Any) -> bool:
-    """Whether an object gives its state and takes it back."""
+    """Whether an object can return its state and load it again."""
     return all(callable(getattr(thing, name, None)) for name in ("state_dict", "load_state_dict"))
 
 
-# `determinism.state.restore`: puts a captured state back.
+# `determinism.state.restore`: restores a captured state.
 
 _MAY_DIFFER = ("rank", "ranks", "devices", "versions", "settings", "registered")
 
@@ -311,22 +311,22 @@ _MAY_DIFFER = ("rank", "ranks", "devices", "versions", "settings", "registered")
 def restore(state: State, /, *, allow: Collection[str] = (), **parts: Any) -> list[str]:
     """Restore everything that was captured, so that the program continues as if it had not stopped.
 
-    Everything is checked first; if it does not fit, nothing is changed. The states of generators come last, since loading
-    may draw. A `resumable` loader continues when it is next iterated over, and then restores the generators once more.
+    Everything is checked first; if the state does not fit, nothing is changed. Generators are restored last, since
+    loading may draw. A `resumable` loader continues when next iterated over, and then restores the generators again.
 
     Args:
-        state: What was captured.
-        allow: What may be different here: `rank`, `ranks`, `devices`, `versions`, `settings`, `registered`, or the name of a part
-            that is not given.
+        state: The captured state.
+        allow: What may differ here: `rank`, `ranks`, `devices`, `versions`, `settings`, `registered`, or the name of a
+            part that is not given.
         **parts: The objects whose state is restored, under the names with which they were captured. Do not pass plain
-        values: read them from the state (`state["best_loss"]`, `state.epoch`).
+            values: read them from the state (`state["best_loss"]`, `state.epoch`).
 
     Returns:
         The settings that had changed since the capture and were restored, in words.
 
     Raises:
         StateError: The state does not fit here; the message lists all reasons.
-        UsageError: `allow` names what is neither a part nor among these words.
+        UsageError: `allow` contains a name that is neither a part nor one of these words.
 
     Example:
         >>> import random
@@ -341,7 +341,7 @@ def restore(state: State, /, *, allow: Collection[str] = (), **parts: Any) -> li
     reasons += _part_misfits(state, parts, allow) + _registered_misfits(state, allow)
     if reasons:
         raise refusal(reasons)
-    # Read before anything is changed: the state may be damaged.
+    # Decoded before anything is changed, since the state may be damaged.
     values = {name: state[name] for name in parts}
     registered = {name: state.value(saved["value"]) for name, saved in state.document["registered"].items()}
     generators = {name: state.value(saved) for name, saved in state.document["generators"].items()}
@@ -388,7 +388,7 @@ def _part_misfits(state: State, parts: dict[str, Any], allow: Collection[str]) -
             found.append(f"it holds {name}, which was not given ({name}=...)")
     for name, thing in parts.items():
         if name not in saved:
-            found.append(f"{name} was given, but nothing of it was captured")
+            found.append(f"{name} was given, but was not captured")
         elif saved[name]["kind"] == "value":
             found.append(f"{name} is a plain value: read it as state[{name!r}]")
         elif saved[name]["kind"] == "state_dict":
@@ -397,7 +397,7 @@ def _part_misfits(state: State, parts: dict[str, Any], allow: Collection[str]) -
             present = state_of(thing)
             if present is None or present[0] != saved[name]["kind"]:
                 kind = type(thing).__qualname__ if present is None else present[0]
-                found.append(f"{name} was a {saved[name]['kind']}, and here is a {kind}")
+                found.append(f"{name} was a {saved[name]['kind']}, but is a {kind} here")
     return found
 
 
@@ -416,10 +416,10 @@ def _registered_misfits(state: State, allow: Collection[str]) -> list[str]:
     for name, saved in state.document["registered"].items():
         present = state_of(things[name]) if name in things else None
         if present is None:
-            found.append(f"a generator was registered as {name!r}, and here is none (registered)")
+            found.append(f"a generator was registered as {name!r}, but there is none here (registered)")
         elif present[0] != saved["kind"]:
             found.append(
-                f"the registered generator {name!r} was a {saved['kind']}, and here is a {present[0]} (registered)"
+                f"the registered generator {name!r} was a {saved['kind']}, but is a {present[0]} here (registered)"
             )
     return found
 
@@ -430,19 +430,19 @@ def _restore_seeds(state: State) -> None:
         return
     place = state.value(saved)
     seeds = seeding.active_seeds() or seeding.seed(place["master"])
-    # Another rank was allowed for, or it is the same.
+    # The rank is the same, or a different one was allowed.
     seeds.load_state_dict({**place, "rank": seeds.streams.rank})
     seeding.unseeded_numpy().go_on_after(state.document["unseeded"])
 
 
-# A state as something that checkpoints itself, as `torch.distributed.checkpoint` asks for.
+# A state that checkpoints itself, for `torch.distributed.checkpoint`.
 
 
 class Checkpointed:
-    """Captures when it is asked for its `state_dict`, and restores when one is loaded.
+    """Captures the state when `state_dict` is called, and restores it in `load_state_dict`.
 
-    It is a `Stateful` of `torch.distributed.checkpoint`. Each rank saves under its own name, since data that ranks save
-    under the same name counts there as the same and is kept once.
+    It is a `Stateful` of `torch.distributed.checkpoint`. Each rank saves under its own name, because data that ranks save
+    under the same name counts as identical and is kept once.
 
     Example:
         >>> checkpointed = determinism.state.Checkpointed(epoch=3)
@@ -454,11 +454,11 @@ class Checkpointed:
     """
 
     def __init__(self, *, allow: Collection[str] = (), **parts: Any) -> None:
-        """Take what belongs to the state.
+        """Take the parts of the state.
 
         Args:
             allow: As for `restore`.
-            **parts: As for `capture`; plain values are what they are now. Change them through `values`.
+            **parts: As for `capture`; plain values are taken as they are now. Change them through `values`.
         """
         self.values: dict[str, Any] = {
             name: part for name, part in parts.items() if not is_stateful(part) and state_of(part) is None
@@ -467,23 +467,23 @@ class Checkpointed:
         self._allow = allow
 
     def state_dict(self) -> dict[str, bytes]:
-        """The state now, under the name of this rank."""
+        """Return the current state, under the name of this rank."""
         return {_name(): capture(**self._parts, **self.values).to_bytes()}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Put a state back.
+        """Restore a state.
 
         Args:
-            saved: What `state_dict` gave.
+            saved: The result of `state_dict`.
 
         Raises:
-            StateError: It is not of this rank, or does not fit.
+            StateError: It has no state for this rank, or the state does not fit.
         """
         if _name() not in saved:
             raise StateError(
                 "state-unfit",
-                f"The checkpoint holds states of {', '.join(sorted(map(str, saved))) or 'no rank'}, and this is {_name()}, so nothing "
-                "was put back. Resume with as many ranks as it was saved with.",
+                f"The checkpoint holds states of {', '.join(sorted(map(str, saved))) or 'no rank'}, but this is {_name()}, so nothing "
+                "was restored. Resume with as many ranks as it was saved with.",
             )
         state = from_bytes(saved[_name()])
         restore(state, allow=self._allow, **self._parts)

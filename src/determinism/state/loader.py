@@ -1,4 +1,4 @@
-"""A data loader that can go on in the middle of an epoch with the batch that would have come next."""
+"""A data loader that can continue in the middle of an epoch with the next batch."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from determinism.state.capturing import global_states, put_back, registered_stat
 _END = object()
 _ARRAY = frozenset(("dtype", "numbers"))
 _gone_on: set[str] = set()
-"""The moments, by the digests of the generators, from which a loader has gone on."""
+"""The moments from which a loader has continued, as digests of the generators."""
 
 
 def _digest(states: Any) -> str:
-    """Digest of the states of generators."""
+    """Return the digest of the states of generators."""
     encoder = Encoder()
     document = json.dumps(encoder.encode(states, "generators"), sort_keys=True)
     return digest_bytes(document.encode() + b"".join(array.tobytes() for array in encoder.arrays.values())).hex()
 
 
 def portable(value: Any) -> Any:
-    """The same with lists for arrays, which `torch.load(weights_only=True)` refuses: trainers save what a loader gives that way."""
+    """Replace arrays by lists: trainers save this state for `torch.load(weights_only=True)`, which refuses arrays."""
     if isinstance(value, np.ndarray):
         return {"dtype": str(value.dtype), "numbers": value.tolist()}
     if isinstance(value, dict):
@@ -39,7 +39,7 @@ def portable(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """What `portable` was given."""
+    """Undo `portable`."""
     if isinstance(value, dict):
         if value.keys() == _ARRAY:
             return np.array(value["numbers"], dtype=value["dtype"])
@@ -53,7 +53,7 @@ def resumable(loader: Any) -> ResumableLoader:
     """Make a data loader keep its position, and continue from there.
 
     Args:
-        loader: A `torch.utils.data.DataLoader`, or anything else that can be iterated over again and again.
+        loader: A `torch.utils.data.DataLoader`, or any other object that can be iterated over repeatedly.
 
     Raises:
         StateError: Its workers outlive the epoch, so their states cannot be restored.
@@ -71,11 +71,11 @@ def resumable(loader: Any) -> ResumableLoader:
 
 
 class ResumableLoader:
-    """Yields the batches of a data loader, and keeps what it takes to continue from the middle.
+    """Yields the batches of a data loader and keeps its position, so that it can continue in the middle of an epoch.
 
-    When it continues, it starts the epoch again with the generators' state at its beginning, skips the batches that were
-    consumed, and restores the generators to their state at the time of capture. So samplers, workers and augmentations draw
-    the same numbers as without the stop, and the consumed batches are loaded once more. Attributes are those of the loader.
+    To continue, it starts the epoch again with the generators' states from its beginning, skips the consumed batches,
+    and restores the generators to their states at the time of capture. So samplers, workers and augmentations draw the
+    same numbers as without the stop, and consumed batches are loaded again. Attributes are those of the loader.
     """
 
     def __init__(self, loader: Any) -> None:
@@ -101,7 +101,7 @@ class ResumableLoader:
         return getattr(self.loader, name)
 
     def __iter__(self) -> Iterator[Any]:
-        # Nothing is drawn and no worker started before the first batch is asked for: trainers take an iterator long before.
+        # Nothing is drawn and no worker is started before the first batch: trainers create iterators long before that.
         self._epoch_in_progress = this_epoch = object()
         try:
             for batch in self._batches():
@@ -112,7 +112,7 @@ class ResumableLoader:
                 self._began, self._yielded = None, 0
 
     def _batches(self) -> Iterator[Any]:
-        """The batches that are left of an epoch."""
+        """Return an iterator over the remaining batches of an epoch."""
         resume, self._resume = self._resume, None
         if resume is None:
             self._began, self._yielded = self._states(), 0
@@ -124,15 +124,15 @@ class ResumableLoader:
             if next(iterator, _END) is _END:
                 raise StateError(
                     "state-loader-shorter",
-                    f"The run that was saved had consumed {resume['yielded']} batches of the epoch, but the loader gives {number}. Give "
-                    "it the data set and the batch size of that run.",
+                    f"The saved run had consumed {resume['yielded']} batches of the epoch, but the loader yields only {number}. Use "
+                    "the data set and batch size of that run.",
                 )
         self._began, self._yielded = began, resume["yielded"]
         self._go_on(resume["now"], here)
         return iterator
 
     def state_dict(self) -> dict[str, Any]:
-        """How many batches of the epoch were consumed, and the states of generators when it began and now."""
+        """Return how many batches of the epoch were consumed, and the states of generators at its beginning and now."""
         if self._resume is not None:
             return self._resume
         return {
@@ -146,17 +146,17 @@ class ResumableLoader:
         """Continue from a saved position the next time the loader is iterated over.
 
         Args:
-            state: What `state_dict` gave.
+            state: The result of `state_dict`.
         """
         self._put_back_own(plain(state["now"]))
         self._resume = state if state["began"] is not None else None
         _gone_on.difference_update(_digest(state[moment]["global"]) for moment in ("now", "then") if moment in state)
 
     def determinism_misfits(self, state: dict[str, Any]) -> list[str]:
-        """Why a saved position would not lead to the same batches here, in words."""
+        """Return, in words, why a saved position would not give the same batches here."""
         here = self._facts()
         return [
-            f"{name} was {value}, and here is {here[name]}"
+            f"{name} was {value}, but is {here[name]} here"
             for name, value in state["facts"].items()
             if here[name] != value
         ]
@@ -183,7 +183,7 @@ class ResumableLoader:
         ]
 
     def _own_generators(self) -> list[Any]:
-        """The generators that the loader and its samplers draw from, where they have some of their own, each once."""
+        """Return the loader's and its samplers' own generators, each once."""
         found: list[Any] = []
         for owner in (self.loader, *self._samplers()):
             generator = getattr(owner, "generator", None)
@@ -208,11 +208,11 @@ class ResumableLoader:
         }
 
     def _go_on(self, saved: dict[str, Any], here: dict[str, Any]) -> None:
-        """Put the generators back as they were saved; where another loader has gone on from the same moment, what it has drawn since counts.
+        """Restore the saved generators; draws of another loader that has continued from the same moment are kept.
 
         Args:
-            saved: Their states as they were saved.
-            here: Those before this loader passed over what was consumed.
+            saved: The saved states.
+            here: The states before this loader skipped the consumed batches.
         """
         moment, states = _digest(saved["global"]), plain(saved)
         self._put_back(here if moment in _gone_on else states)

@@ -1,7 +1,7 @@
-"""Wakes recording and enabling up in every Python process of the program, then runs the `sitecustomize` that this one hides.
+"""Start recording and enabling in every Python process of the program, then run the `sitecustomize` hidden by this one.
 
-The program's interpreter runs this file whatever its version, so it keeps to what Python 2.7 and Python 3 have in common;
-and at every start, so it imports next to nothing.
+The program's interpreter runs this file whatever its version, so it is restricted to the common subset of Python 2.7
+and Python 3; and at every startup, so it imports next to nothing.
 """
 
 import os
@@ -13,7 +13,7 @@ _IS_SUPPORTED = sys.version_info >= (3, 11)
 
 
 class _OwnPackageFinder(object):
-    """Finds the package that this file belongs to, which need not be on `sys.path`, before any other copy of it."""
+    """Finds the package of this file, which need not be on `sys.path`, before any other copy of it."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):  # type: ignore[no-untyped-def]
@@ -26,7 +26,7 @@ class _OwnPackageFinder(object):
 
 def _is_asked_for(part):
     # type: (str) -> bool
-    """See `notes.is_asked_for`; this must not import the package, which may lack what it needs."""
+    """See `notes.is_asked_for`; the package must not be imported here, since its requirements may be missing."""
     return '"' + part + '": {' in os.environ.get("DETERMINISM_RUN", "")
 
 
@@ -76,7 +76,7 @@ def _note(reason):
         with open(path) as file:  # `runpy` needs `sys.argv`, which Python before 3.8 has not set yet.
             exec(compile(file.read(), path, "exec"), names)
         names["note_not_recorded"](reason)  # type: ignore[operator]
-    except Exception:  # Whatever keeps the note from being written, the program goes on.
+    except Exception:  # The program continues even if the note cannot be written.
         pass
 
 
@@ -122,7 +122,7 @@ elif _is_asked_for("recording"):
         )
     )
 
-# Without this module in the way the import system finds the hidden one and leaves it in our place; and where there is
-# none, its ModuleNotFoundError is what `site` expects to get.
+# With this module out of the way, the import system finds the hidden one and puts it in our place. If there is none, it
+# raises the ModuleNotFoundError that `site` expects.
 sys.modules.pop("sitecustomize", None)
 __import__("sitecustomize")
