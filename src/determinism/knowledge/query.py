@@ -362,7 +362,7 @@ def status(
         and direction.
 
     Raises:
-        UsageError: An op, a framework or a version is not known, or a version is given without saying whose it is.
+        UsageError: An op, a framework or a version is not known, or a version is given without a framework, and several match.
 
     Example:
         >>> for found in determinism.status("scatter_add", framework="torch", version="2.13.0", device="cuda"):

@@ -41,7 +41,7 @@ class Origins:
         """Sites by file and end position, which the compiler preserves."""
         self._objects: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._codes: dict[int, list[tuple[str, Sequence[Any]]]] = {}
-        """The calls that passed a library's function on, by the identity of its code, with the plain values passed beside it."""
+        """The calls that passed a library's function on, by the identity of its code, with the plain values next to it."""
 
     @property
     def sites(self) -> Container[str]:
@@ -83,7 +83,7 @@ class Origins:
             return
 
     def _parts(self, site: str, value: Any, beside: Sequence[Any]) -> Iterator[tuple[Any, Sequence[Any]]]:
-        """Remember an object; unless it was known, yield the objects that it holds, with the plain values beside them."""
+        """Remember an object; unless it was known, yield the objects that it holds, with the plain values next to them."""
         kind = type(value)
         if kind in _PLAIN:
             return

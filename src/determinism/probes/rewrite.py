@@ -55,7 +55,7 @@ IN_LIBRARY = "l"
 
 @dataclass(frozen=True)
 class ProbedSite:
-    """A position in source code that has a probe, as the syntax tree gives it."""
+    """A position in source code that has a probe, from the syntax tree."""
 
     file: str
     """Its path as the program knows it."""

@@ -238,7 +238,7 @@ def sorting_attribute(values: Iterable[Any]) -> str | None:
 
 
 def order_text(values: Iterable[Any], attribute: str | None = None) -> str | None:
-    """A text for the order of the elements; None if another run could not tell them apart.
+    """A text for the order of the elements; None if another run could not distinguish them.
 
     Args:
         values: The elements.

@@ -419,7 +419,7 @@ PIPELINE = "pipeline-order"
 
 
 def _choosing(name: str) -> Callable[[Use, Function, tuple[Any, ...], dict[str, Any]], Any]:
-    """A handler for functions of which an argument that is False gives up an order or a state."""
+    """A handler for functions that give up an order or a state if this argument is False."""
 
     def called(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         place = _place_of(name, function)
