@@ -79,7 +79,7 @@ class GeneratorSearch:
     def identifiers(self) -> list[str]:
         """The generators that were in a different state, and were drawn from before the divergence.
 
-        A generator that was put back is named only alone: any other difference may change how often it is drawn from.
+        One that was put back is named only if no other is: any other difference may change how often it is drawn from.
         """
         found = []
         for index, identifier in enumerate(_GENERATORS):
