@@ -1,9 +1,9 @@
-"""What comparing two long traces costs: time, pairs of records per second, and memory of a process that does nothing else.
+"""The cost of comparing two long traces: time, pairs of records per second, and memory of a process that does nothing else.
 
     python benchmarks/comparing.py --records 1e6 1e7 --json benchmarks/results/comparing.json
 
 Each second trace is written, compared with the first one, and removed again, so two are on disk at a time; a record takes
-about 23 bytes in each. Needs PyTorch, to record the steps that the traces consist of, and Linux, for the memory.
+about 23 bytes in each. Needs PyTorch, to record the steps in the traces, and Linux, for the memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from long_traces import Variant, record_pattern, write_trace
 from measured import markdown, surroundings, write
 
 _BYTES_PER_RECORD = 26
-"""More than a record takes, to be sure before anything is written."""
+"""More than a record takes, so that the check before writing is safe."""
 
 
 class Case(NamedTuple):
@@ -33,11 +33,11 @@ class Case(NamedTuple):
     title: str
     variant: Variant
     reads_all: bool = True
-    """False where comparing ends long before the traces do."""
+    """False if comparing ends long before the traces do."""
 
 
 def cases(records: int) -> dict[str, Case]:
-    """What the first trace is compared with."""
+    """The traces with which the first one is compared."""
     early, late = 1000, records - 5000
     return {
         "same": Case("equal, batches end at the same records", Variant(records)),
@@ -115,7 +115,7 @@ def measured_cases(folder: Path, records: int, chosen: list[str], repeats: int) 
 
 
 def in_a_fresh_process(first: Path, second: Path) -> dict[str, Any]:
-    """Compare in a process that has done nothing else."""
+    """Compare in a fresh process."""
     command = [sys.executable, __file__, "--measure", str(first), str(second)]
     found: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return found

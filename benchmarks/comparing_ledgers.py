@@ -1,9 +1,10 @@
-"""What comparing the ledgers of two long runs costs.
+"""The cost of comparing the ledgers of two long runs.
 
     python benchmarks/comparing_ledgers.py --steps 1000000 --json benchmarks/results/comparing-ledgers.json
 
-Two ledgers of so many steps are written, which differ from a step near the end on, and compared in a process of its own; also where nothing but the states
-of random generators differs, which must be looked at step by step. Needs no framework; Linux or macOS, for the memory.
+Two ledgers with this many steps are written, which differ from a step near the end on, and compared in a separate process; also
+with differences only in the states of random generators, which must be examined step by step. Needs no framework; Linux or
+macOS, for the memory.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def main() -> None:
 def written(
     folder: Path, steps: int, *, parts_at: int | None = None, generator: bytes = b"python"
 ) -> tuple[Path, float]:
-    """Write a ledger; gives its folder, and how long that took."""
+    """Write a ledger; return its folder, and how long that took."""
     folder.mkdir()
     writer, began = LedgerWriter(folder), time.monotonic()
     states = [digest_bytes(b"torch"), digest_bytes(generator)]

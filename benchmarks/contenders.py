@@ -1,4 +1,4 @@
-"""What training steps are measured under: our recorder, an empty dispatch mode, and other tools with comparable features."""
+"""The tools under which training steps are measured: our recorder, an empty dispatch mode, and comparable tools."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from gpt import Trainer
 
 _LEFT_OUT = 2
 """Steps at the beginning of each block that do not count: tensors made before the block are unknown to a recorder until a
-step has written them, which a program recorded from its start does not have. Every contender gets them."""
+step has written them, unlike in a program recorded from its start. Every contender gets them."""
 
 
 class Block(NamedTuple):
     """Steps made under a contender."""
 
     seconds: list[float]
-    """CPU time of each step that counts, of all threads."""
+    """CPU time of each step that counts, over all threads."""
     records: int | None = None
-    """Of one step, as the contender counts them."""
+    """Per step, as the contender counts them."""
     disk_bytes: int | None = None
-    """Of one step; None for what stays in memory."""
+    """Per step; None for contenders that keep their data in memory."""
 
 
 class Contender(ABC):
@@ -53,9 +53,9 @@ class Contender(ABC):
 
     title: str
     typical: Callable[[list[float]], float] = staticmethod(statistics.median)
-    """What stands for the steps of a block."""
+    """The statistic that represents the steps of a block."""
     needs: tuple[str, str] = ("torch", "torch")
-    """A module, and the package that brings it."""
+    """A module, and the package that contains it."""
 
     def missing(self) -> str | None:
         """What must be installed first, in words."""
@@ -72,7 +72,7 @@ class Contender(ABC):
 
 
 def timed(trainer: Trainer, steps: int, around: Callable[[], AbstractContextManager[Any]] | None = None) -> list[float]:
-    """CPU seconds of each step, with what is entered around each."""
+    """CPU seconds of each step, with a context entered around each."""
     seconds = []
     for _ in range(steps):
         start = time.process_time()
@@ -86,7 +86,7 @@ def timed(trainer: Trainer, steps: int, around: Callable[[], AbstractContextMana
 
 
 def _without_native(title: str) -> str | None:
-    """Why a contender cannot have the native recorder, which is built where it is not there yet."""
+    """Why a contender cannot use the native recorder, which is built if it does not exist yet."""
     try:
         native_library.build(lambda line: print(line, file=sys.stderr))
     except native_library.NotNative as reason:
@@ -126,12 +126,12 @@ class Recorded(Contender):
 
 
 class EmptyMode(Contender):
-    """A dispatch mode that only calls the op: the floor for whatever sees every op from Python."""
+    """A dispatch mode that only calls the op: the lower bound for any tool that sees every op from Python."""
 
     title = "empty TorchDispatchMode"
 
     def mode(self) -> TorchDispatchMode:
-        """What sees the ops."""
+        """The dispatch mode."""
         return _Empty()
 
     def block(self, trainer: Trainer, steps: int) -> Block:
@@ -146,7 +146,7 @@ class _Empty(TorchDispatchMode):
 
 
 class DigestingMode(EmptyMode):
-    """A dispatch mode that digests what each op gives, and keeps nothing: the floor for whatever compares values from Python."""
+    """A dispatch mode that digests each op's results and keeps nothing: the lower bound for comparing values from Python."""
 
     title = "TorchDispatchMode that digests outputs"
 
@@ -166,13 +166,13 @@ class _Digesting(TorchDispatchMode):
 
 
 class EmptyObserver(Contender):
-    """An observer of PyTorch that keeps nothing: the floor for whatever records ops below Python."""
+    """An observer of PyTorch that keeps nothing: the lower bound for any tool that records ops below Python."""
 
     def __init__(self, *, digests: bool) -> None:
         """Make one.
 
         Args:
-            digests: Whether it digests what each op gave, with the digest of the native recorder.
+            digests: Whether it digests each op's results, with the digest of the native recorder.
         """
         self.title = (
             "observer of PyTorch that digests outputs"
@@ -229,7 +229,7 @@ class EmptyObserver(Contender):
 
 
 class HeldDigests(Contender):
-    """Digests gradients after each step, and parameters and optimizer state after some, and keeps nothing: the floor for a ledger."""
+    """Digests gradients after each step, the state after some, and keeps nothing: the lower bound for a ledger."""
 
     typical = staticmethod(statistics.fmean)
 
@@ -260,7 +260,7 @@ def _read(tensor: torch.Tensor) -> None:
 
 
 class ModuleDigests(HeldDigests):
-    """Digests what modules read and give, too: the floor for level `module`."""
+    """Also digests the inputs and outputs of modules: the lower bound for level `module`."""
 
     typical = staticmethod(statistics.median)
 
@@ -283,7 +283,7 @@ class ModuleDigests(HeldDigests):
 
 
 class DebugMode(Contender):
-    """PyTorch's own; a new one for each step, since what it records stays in memory."""
+    """PyTorch's own mode; a new one for each step, since its records stay in memory."""
 
     needs = ("torch.utils._debug_mode", "torch of version 2.10 or newer")
 
@@ -327,7 +327,7 @@ class Msprobe(Contender):
     def _entered(self, trainer: Trainer) -> Iterator[None]:
         from msprobe.pytorch import PrecisionDebugger
 
-        # It is one object for the whole process, however often it is made.
+        # It is one object for the whole process, however often it is constructed.
         debugger = PrecisionDebugger(config_path=str(self._settings))
         debugger.start(model=trainer.model)
         yield
@@ -351,7 +351,7 @@ OURS: dict[str, Callable[[], Contender]] = {
     "step": partial(Recorded, "step", "native"),
     "step-whole": partial(Recorded, "step", "native", 1),
 }
-"""What `--level` takes."""
+"""The values of `--level`."""
 PEERS: dict[str, dict[str, Callable[[], Contender]]] = {
     "empty": {"empty": EmptyMode, "digesting": DigestingMode},
     "observer": {
@@ -369,5 +369,5 @@ PEERS: dict[str, dict[str, Callable[[], Contender]]] = {
         "msprobe-md5": partial(Msprobe, "mix", "md5"),
     },
 }
-"""What `--peers` takes, with the contenders that each stands for."""
+"""The values of `--peers`, with the contenders that each represents."""
 CONTENDERS = {**OURS, **{name: make for peer in PEERS.values() for name, make in peer.items()}}

@@ -1,8 +1,8 @@
-"""What recording costs below a deep Python stack, and in a step with very many parameters: ratios to the same program alone.
+"""The cost of recording below a deep Python stack, and in a step with very many parameters, relative to the plain program.
 
     python benchmarks/deep_and_wide.py --json benchmarks/results/deep-and-wide.json
 
-Each program is run plain and recorded, several times by turns; of the processor's time the least of each counts. Needs PyTorch.
+Each program is run plain and recorded, alternating several times; the least CPU time of each counts. Needs PyTorch.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def measure(folder: Path, program: str, size: int, rounds: int) -> dict[str, Any]:
-    """Run a program by turns plain and recorded."""
+    """Run a program plain and recorded, alternating."""
     file = folder / "program.py"
     file.write_text(program)
     command = [sys.executable, str(file), str(size)]

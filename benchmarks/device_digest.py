@@ -1,9 +1,9 @@
-"""How fast tensors on a GPU are digested, beside a copy that reads and writes them, and the copy to the host that it replaces.
+"""The speed of digesting tensors on a GPU, compared with copying them, and with the copy to the host that it replaces.
 
     python benchmarks/device_digest.py --json benchmarks/results/device-digest.json
 
-Needs a GPU and Triton; where there is none it says so and exits with status 2. Each row is of tensors of one size, digested one by one and many at
-once. The goal is at least 90 % of the rate at which a copy reads, for tensors of 64 MiB and more.
+Needs a GPU and Triton; without them it says so and exits with status 2. Each row is for tensors of one size, digested one by
+one and many at once. The goal is at least 90 % of the rate at which a copy reads, for tensors of 64 MiB and more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from measured import markdown, surroundings, write
 
 SIZES = (256, 16 << 10, 1 << 20, 16 << 20, 64 << 20, 256 << 20, 1 << 30)
 SMALL = 1 << 20
-"""Up to this size many tensors are digested by one launch too."""
+"""Up to this size, many tensors are also digested by one launch."""
 
 
 def main() -> None:
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def require_gpu() -> torch.device:
-    """The GPU; ends the program where there is none."""
+    """The GPU; ends the program if there is none."""
     if not torch.cuda.is_available():
         print(
             f"PyTorch {torch.__version__} finds no GPU here, so nothing was measured. Run this on a machine that has one.",
@@ -74,14 +74,14 @@ def measured(ring: Ring, device: torch.device, size: int, blocks: int) -> dict[s
 
 
 def gpu_seconds(call: Callable[[], Any], size: int, blocks: int) -> float:
-    """Seconds that the GPU takes for one call, when many are queued."""
+    """Seconds that the GPU needs for one call when many are queued."""
     times = max(3, min(200, (4 << 30) // size))
     call()
     seconds = []
     for _ in range(blocks):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
-        # What is queued while the GPU is busy with this runs without gaps.
+        # Work that is queued while the GPU is busy with this runs without gaps.
         torch.cuda._sleep(20_000_000)
         begin.record()
         for _ in range(times):

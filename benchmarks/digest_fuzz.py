@@ -3,7 +3,7 @@
     python -m benchmarks.digest_fuzz --pairs 100000000 --json benchmarks/results/digest-fuzz.json
 
 The digest is a sum over lanes of a tensor, so of each pair only the lanes that the change touched are computed, with the functions of the
-definition; of some pairs whole tensors are made and digested, to see that this comes to the same. It goes on where the file
+definition; for some pairs whole tensors are made and digested, to check that the result is the same. It continues where the file
 of an earlier call ends.
 """
 
@@ -36,7 +36,7 @@ STEPS = (FIRST_STEP, SECOND_STEP)
 
 
 def differences(pairs: Pairs, steps: tuple[int, int] = STEPS) -> tuple[Array, Array]:
-    """By how much both halves of the digests of each pair differ, modulo 2**64."""
+    """The differences of both halves of the digests of each pair, modulo 2**64."""
     found = []
     for shift, step, other in ((0, *steps), (2, *steps[::-1])):
         change = scattered(lane_sums(pairs.after, shift), pairs.numbers, step)
@@ -60,7 +60,7 @@ def missed(kind: str, seed: tuple[int, ...], count: int, steps: tuple[int, int] 
 
 
 def check_whole_tensors(kind: str, seed: tuple[int, ...], count: int = CHECKED) -> None:
-    """Make whole tensors of pairs, and compare what their digests differ by with `differences`."""
+    """Make whole tensors from pairs, and compare the differences of their digests with `differences`."""
     pairs = make_pairs(kind, np.random.default_rng(seed), count, near=True)
     wanted = np.stack(differences(pairs), axis=1)
     for pair in range(count):
@@ -76,9 +76,9 @@ def check_whole_tensors(kind: str, seed: tuple[int, ...], count: int = CHECKED) 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=1_000_000, help="how many pairs there are to be in the end")
+    parser.add_argument("--pairs", type=int, default=1_000_000, help="how many pairs there should be in the end")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="keep results in a file, and go on where it ends")
+    parser.add_argument("--json", type=Path, help="keep results in a file, and continue where it ends")
     asked = parser.parse_args()
     totals = read(asked.json) if asked.json and asked.json.exists() else {kind: {} for kind in CHANGES}
     shown = time.monotonic()

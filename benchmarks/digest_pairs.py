@@ -1,8 +1,8 @@
 """Pairs of contents that differ in a structured way, for the fuzz of the digest of tensors on a GPU.
 
-A pair is two lanes of 16 words (see `determinism.device_digest`) of one tensor, before a change and after it; all other lanes are
-the same in both. The kinds of changes are those that simpler sums do not see: what was added here was taken away there,
-elements changed places, signs flipped in pairs, blocks of zeros moved.
+A pair is two lanes of 16 words (see `determinism.device_digest`) of one tensor, before a change and after it; all other lanes
+are the same in both. The kinds of changes are those that simpler sums do not see: additions that cancel out, swapped elements,
+signs flipped in pairs, moved blocks of zeros.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from determinism.device_digest import LANES, TILE_BYTES
 Array = np.ndarray[Any, Any]
 Random = np.random.Generator
 NEAR = 2 * LANES
-"""As many lanes as two tiles have, of which whole tensors can be made to check."""
+"""As many lanes as two tiles have, small enough to check with whole tensors."""
 
 
 class Pairs(NamedTuple):
     """Many pairs of contents of two lanes."""
 
     numbers: Array
-    """Of both lanes: uint64 of shape (pairs, 2)."""
+    """The numbers of both lanes: uint64 of shape (pairs, 2)."""
     before: Array
-    """What they hold before the change: int32 of shape (pairs, 2, 16 words, 2 halves)."""
+    """Their contents before the change: int32 of shape (pairs, 2, 16 words, 2 halves)."""
     after: Array
-    """And after it."""
+    """Their contents after it."""
     lengths: Array
     """Bytes of the tensor before the change: uint64."""
     shorter: Array
-    """How many of them the change takes away: uint64."""
+    """How many of them the change removes: uint64."""
 
 
 def contents(random: Random, count: int) -> Array:
-    """What lanes hold: random bits, floats of several types, small integers, zeros, ones."""
+    """The contents of lanes: random bits, floats of several types, small integers, zeros, ones."""
     shape = (count, 2, 16, 2)
     kind = random.integers(6)
     if kind == 0:
@@ -52,7 +52,7 @@ def contents(random: Random, count: int) -> Array:
 
 
 def _places(random: Random, count: int, number: int) -> tuple[Array, Array]:
-    """For each pair so many different halves: indices of pairs, and of halves among all 64 of both lanes."""
+    """This many different halves of each pair: indices of pairs, and of halves among all 64 of both lanes."""
     first = random.integers(0, 64, (count, 1))
     apart = 1 + random.permuted(np.tile(np.arange(63), (min(count, 64), 1)), axis=1)[:, : number - 1]
     repeated = np.resize(apart, (count, number - 1))
@@ -124,7 +124,7 @@ def _rows_rotated(random: Random, flat: Array) -> None:
 
 
 def _zeros_moved(random: Random, flat: Array) -> None:
-    """One lane of zeros and one that is filled change places; `before` has them the other way round."""
+    """A lane of zeros and a filled one are swapped; `before` has them the other way round."""
     flat.reshape(-1, 2, 32)[:, 1] = flat.reshape(-1, 2, 32)[:, 0]
     flat.reshape(-1, 2, 32)[:, 0] = 0
 
@@ -171,9 +171,9 @@ def make_pairs(kind: str, random: Random, count: int, *, near: bool = False) -> 
 
     Args:
         kind: One of `CHANGES`.
-        random: Gives contents and places.
-        count: How many.
-        near: Only lanes of the first two tiles.
+        random: The generator of contents and positions.
+        count: How many pairs.
+        near: Use only lanes of the first two tiles.
     """
     before = contents(random, count)
     if kind == "zeros moved":
@@ -182,7 +182,7 @@ def make_pairs(kind: str, random: Random, count: int, *, near: bool = False) -> 
     CHANGES[kind](random, after.reshape(count, 64))
     shorter = np.zeros(count, np.uint64)
     if kind == "end cut off":
-        # The last word of the tensor is the last of the second lane; what is cut off reads as zeros.
+        # The last word of the tensor is the last of the second lane; the part that is cut off reads as zeros.
         cut = random.integers(1, 8, count)
         shorter[:] = cut
         last = before[:, 1, 15].copy().view(np.uint64)[:, 0]

@@ -1,4 +1,4 @@
-"""The models that the overhead on a GPU is measured on: GPT-2 small and ResNet-50, written out here so that nothing has to be installed."""
+"""The models for measuring the overhead on a GPU: GPT-2 small and ResNet-50, written out so that nothing has to be installed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def resnet50() -> nn.Sequential:
 
 @dataclass
 class Training:
-    """A model in training on random data that lies on the device."""
+    """A model in training on random data on the device."""
 
     title: str
     model: nn.Module
@@ -75,7 +75,7 @@ class Training:
 
 
 def gpt2_small(device: torch.device, precision: torch.dtype, size: Size = GPT2_SMALL) -> Training:
-    """GPT-2 small with AdamW; its head has weights of its own."""
+    """GPT-2 small with AdamW; its head has its own weights."""
     torch.manual_seed(0)
     with device:
         model = GPT(size)

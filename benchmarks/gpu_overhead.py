@@ -1,9 +1,9 @@
-"""What recording costs on a GPU: wall time and peak memory of recorded against plain training steps of GPT-2 small and ResNet-50.
+"""The cost of recording on a GPU: wall time and peak memory of recorded and plain steps of GPT-2 small and ResNet-50.
 
     python benchmarks/gpu_overhead.py --json benchmarks/results/gpu-overhead.json
 
-Needs a GPU and Triton; where there is none it says so and exits with status 2. Plain and recorded steps take turns in one process per row. `host` is
-the level `op` with tensors copied to the host to be digested, as it is without Triton.
+Needs a GPU and Triton; without them it says so and exits with status 2. Plain and recorded steps alternate in one process per
+row. `host` is the level `op` with tensors copied to the host to be digested, as happens without Triton.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from measured import markdown, surroundings, write
 
 WATCHED = ("op", "module", "step", "host")
 LEFT_OUT = 2
-"""Steps at the beginning of each recording that do not count: nothing is known yet of tensors made before."""
+"""Steps at the beginning of each recording that do not count: tensors made before are still unknown."""
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def in_a_fresh_process(chosen: list[str], blocks: int, steps: int) -> dict[str, Any]:
-    """Measure one row where nothing else has run."""
+    """Measure one row in a fresh process."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "result.json"
         counts = ["--blocks", str(blocks), "--steps", str(steps), "--measure", str(file)]
@@ -80,7 +80,7 @@ def in_a_fresh_process(chosen: list[str], blocks: int, steps: int) -> dict[str, 
 
 
 def measure(training: Training, level: str, blocks: int, steps: int) -> dict[str, Any]:
-    """Let plain and recorded steps take turns."""
+    """Alternate plain and recorded steps."""
     timed(training, LEFT_OUT + 1)
     plain_bytes = peak(training)
     ratios, plain_all, recorded_all, records, recorded_bytes = [], [], [], 0, 0
@@ -115,7 +115,7 @@ def measure(training: Training, level: str, blocks: int, steps: int) -> dict[str
 
 @contextmanager
 def digesting(level: str) -> Iterator[None]:
-    """How tensors are digested while this lasts."""
+    """Set how tensors are digested within the block."""
     original = session.DeviceDigests
     if level == "host":
         session.DeviceDigests = lambda: DeviceDigests(_no_kernel)  # type: ignore[assignment,misc]

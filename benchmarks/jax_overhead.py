@@ -1,8 +1,8 @@
-"""What recording a JAX program costs: CPU time of training steps, under one `jax.jit` and op by op.
+"""The cost of recording a JAX program: CPU time of training steps, under one `jax.jit` and op by op.
 
     python benchmarks/jax_overhead.py --json benchmarks/results/jax-overhead.json
 
-Plain and recorded steps take turns in one process, in which XLA has one thread.
+Plain and recorded steps alternate in one process, in which XLA has one thread.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def measure(size: str, way: str, blocks: int, steps: int) -> dict[str, Any]:
     Args:
         size: One of `SIZES`.
         way: One of `WAYS`.
-        blocks: How often they take turns.
+        blocks: How often they alternate.
         steps: How many of each.
     """
     import determinism
@@ -94,7 +94,7 @@ def trainer(size: str, *, is_compiled: bool) -> Callable[[], None]:
 
     Args:
         size: One of `SIZES`.
-        is_compiled: Whether all of it is one program.
+        is_compiled: Whether the whole step is one compiled program.
     """
     import jax
     import jax.numpy as jnp
@@ -129,7 +129,7 @@ def timed(step: Callable[[], None], count: int, warm: int = 3) -> list[float]:
     """CPU seconds of this process for each step.
 
     Args:
-        step: Makes one.
+        step: Makes one step.
         count: How many are timed.
         warm: How many are made before.
     """

@@ -4,8 +4,9 @@
     python -m benchmarks.lint_figures catalogue
     python -m benchmarks.lint_figures code FOLDER...
 
-A folder of `code` has the name of a distribution with its version, such as `timm-1.0.20`, and holds the files of its wheel. What is found in
-code of others has to be judged by hand: `lint_judged.tsv` has what was judged, by the text of the line; what is not in there is counted as unjudged.
+A folder of `code` has the name of a distribution with its version, such as `timm-1.0.20`, and holds the files of its wheel.
+Findings in other people's code have to be judged by hand: `lint_judged.tsv` has the judgments, by the text of the line; the
+rest count as unjudged.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def programs() -> list[CauseProgram]:
 
 
 def named_causes() -> dict[str, object]:
-    """By class of programs, how many causes lint names, and which it does not."""
+    """Report, by class of programs, how many causes lint names, and which it does not."""
     known: Counter[str] = Counter()
     named: Counter[str] = Counter()
     missed: list[str] = []
@@ -67,7 +68,7 @@ _BEYOND = (
     "the machine",
     "what else is served",
 )
-"""Reasons why two runs of the program on one machine do not differ by its own code."""
+"""Reasons why the program's own code does not make two runs on one machine differ."""
 _RESUMES = """import torch
 
 
@@ -91,7 +92,7 @@ _PARTS = {
 
 
 def catalogue() -> dict[str, object]:
-    """By class of causes seen in public issues, how many lint names from the line at fault, and why not the others."""
+    """Report, by class of causes seen in public issues, how many lint names from the line at fault, and why not the others."""
     entries = tomllib.loads((Path(__file__).parent / "lint_catalogue.toml").read_text(encoding="utf-8"))
     families: dict[str, object] = {}
     missed: dict[str, str] = {}
@@ -126,7 +127,7 @@ def _device(cause: dict[str, Any]) -> str | None:
 
 
 def _text(cause: dict[str, Any]) -> str:
-    """The program of a cause; one of checkpoints is told by what it saves."""
+    """The program of a cause; for a cause about checkpoints, one built from what it saves."""
     if "code" in cause:
         return str(cause["code"])
     state = "state = {" + ", ".join(f'"{part}": {_PARTS[part]}' for part in cause["saves"]) + "}"
@@ -163,7 +164,7 @@ def found_in(folders: list[str]) -> dict[str, object]:
 
 
 def _judged() -> dict[tuple[str, ...], str]:
-    """By code base, file, rule and line, what came of reading the code around a finding."""
+    """By code base, file, rule and line, the judgment from reading the code around a finding."""
     rows = (Path(__file__).parent / "lint_judged.tsv").read_text(encoding="utf-8").splitlines()[1:]
     return {tuple(row.split("\t")[:4]): row.split("\t")[4] for row in rows}
 

@@ -1,7 +1,7 @@
-"""Long traces, made from a recorded GPT: its first steps as they were, and then one step again and again with new digests.
+"""Long traces, made from a recorded GPT: its first steps as they were, and then one step repeated with new digests.
 
-Recording 10^8 records takes hours. A trace made here has the names, edges, layouts and sizes of a recorded one, and as
-incompressible digests; it is made by what the trace layer offers, in a few minutes.
+Recording 10^8 records takes hours. A trace made here has the names, edges, layouts and sizes of a recorded one, and equally
+incompressible digests; it is made with the functions of the trace layer, in a few minutes.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from determinism.trace.writer import ProcessWriter
 _RECORDED_STEPS = 4
 _STEPS_AT_ONCE = 32
 _REORDERED = {Table.OP: "op", Table.MODULE: "module", Table.ARGUMENTS: "arguments", Table.LAYOUT: "layout"}
-"""Tables whose rows nothing but records refers to, and the columns that do."""
+"""Tables to whose rows only records refer, and the columns that do."""
 _DIGESTS = {"outputs": 1, "input_digests": 2, "generators": 3}
-"""Lists that hold digests, each with a number that keeps its digests apart from those of the others."""
+"""Lists that hold digests, each with a number that keeps its digests distinct from those of the others."""
 
 
 class Pattern(NamedTuple):
-    """What a long trace consists of."""
+    """The parts of a long trace."""
 
     process: ProcessTrace
     beginning: Chunk
     step: Chunk
-    """The last recorded step; in it every reference leads to the same step or the one before."""
+    """The last recorded step; in it every reference is to the same step or the one before."""
     end: Chunk
 
 
@@ -45,19 +45,19 @@ class Variant:
     """How a long trace is written."""
 
     records: int
-    """At least so many; the last step is a whole one."""
+    """At least this many; the last step is complete."""
     rows_per_batch: int = 8192
-    """A writer makes a batch when so many records came, or earlier when a second went by."""
+    """A writer makes a batch after this many records, or earlier if a second has passed."""
     seed: int = 0
-    """Of the digests of repeated steps."""
+    """The seed of the digests of repeated steps."""
     flipped: int | None = None
-    """One bit differs in what the first op at or after this record made."""
+    """One bit differs in the output of the first op at or after this record."""
     reversed_names: bool = False
-    """Names come in another order than they were recorded in, so records hold other numbers."""
+    """Names are in a different order than recorded, so records hold different numbers."""
 
 
 def record_pattern(folder: Path) -> Pattern:
-    """Record a GPT of about 1,500 records a step. Needs PyTorch; what is made from the pattern does not."""
+    """Record a GPT with about 1,500 records a step. Needs PyTorch, unlike making traces from the pattern."""
     from gpt import Size, Trainer
 
     with determinism.record(folder):
@@ -107,7 +107,7 @@ def _chunks(pattern: Pattern, repeats: int, seed: int) -> Iterator[Chunk]:
         count = min(_STEPS_AT_ONCE, repeats - done)
         repeated = join([pattern.step] * count)
         for group, stream in _DIGESTS.items():
-            # Zeros stand for bytes that mean nothing, and stay.
+            # Zeros represent bytes without a meaning, and stay.
             old = repeated.children[group].columns["digest"]
             fresh = np.random.default_rng((seed, stream, done)).integers(2**64, size=old.shape, dtype=np.uint64)
             repeated = _with_columns(repeated, group, digest=np.where(old.any(axis=1, keepdims=True), fresh, old))
@@ -126,7 +126,7 @@ def _write_records(path: Path, reader: RecordReader, rows_per_batch: int) -> Non
 
 
 def _batch(chunk: Chunk) -> pa.RecordBatch:
-    """The opposite of `chunk_from_batch`."""
+    """The inverse of `chunk_from_batch`."""
 
     def array(kind: pa.DataType, cells: Array) -> pa.Array:
         return pa.Array.from_buffers(kind, len(cells), [None, pa.py_buffer(np.ascontiguousarray(cells))])
@@ -168,6 +168,6 @@ def _with_reversed_names(chunk: Chunk, sizes: dict[Table, int]) -> Chunk:
 
 
 def _with_columns(chunk: Chunk, group: str, **columns: Array) -> Chunk:
-    """Other columns in one of the lists."""
+    """Replace columns in one of the lists."""
     entries = chunk.children[group]
     return replace(chunk, children={**chunk.children, group: entries._replace(columns={**entries.columns, **columns})})

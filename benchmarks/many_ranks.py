@@ -1,10 +1,10 @@
-"""What comparing runs of many ranks costs: time and memory of a process that does nothing else.
+"""The cost of comparing runs of many ranks: time and memory of a process that does nothing else.
 
     python benchmarks/many_ranks.py --ranks 100 1000 --jobs 1 2 --json benchmarks/results/many-ranks.json
     python benchmarks/many_ranks.py --ranks 1000 --steps 1430 --cases same --jobs 1 2 --json benchmarks/results/many-long-ranks.json
 
-Two ranks are recorded for real, twice where they are equal and twice where the generator of rank 1 is seeded anew in each run; the other ranks
-are copies of rank 0, which share its files on the disk. Needs PyTorch, and Linux, for the memory.
+Two ranks are really recorded, twice with equal runs and twice with the generator of rank 1 reseeded in each run; the other
+ranks are copies of rank 0, which share its files on the disk. Needs PyTorch, and Linux, for the memory.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def record(folder: Path, name: str, verdict: str, steps: int) -> Path:
 
 
 def multiply(run: Path, ranks: int) -> None:
-    """Add copies of rank 0 until there are so many ranks."""
+    """Add copies of rank 0 until there are this many ranks."""
     processes = run / "processes"
     first = processes / "main.rank-2"
     if not first.exists():
@@ -105,7 +105,7 @@ def multiply(run: Path, ranks: int) -> None:
 
 
 def rename(copy: Path) -> None:
-    """Leave out of the files of a copy whose they were."""
+    """Remove the identity of the original from the files of a copy."""
     path = copy / "process.json"
     path.write_text(json.dumps({key: value for key, value in json.loads(path.read_text()).items() if key != "process"}))
     for path in copy.glob("*.arrow"):
@@ -120,7 +120,7 @@ def rename(copy: Path) -> None:
 
 
 def compare(runs: list[Path], verdict: str, jobs: int) -> dict[str, Any]:
-    """Compare two runs in a process of its own, which may have others that work for it."""
+    """Compare two runs in a separate process, which may have workers."""
     began = time.perf_counter()
     report = runs[0].parent / "report.json"
     command = [sys.executable, "-m", "determinism", "compare", "--jobs", str(jobs), "--json", str(report)]

@@ -1,4 +1,4 @@
-"""What results are kept with, and how they are shown."""
+"""How results are kept, with their circumstances, and shown."""
 
 from __future__ import annotations
 
@@ -47,6 +47,6 @@ def markdown(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def write(path: Path, around: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> None:
-    """Keep results as JSON, with what they were measured on."""
+    """Keep results as JSON, with the machine and the versions."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({**around, "results": list(results)}, indent=1) + "\n")

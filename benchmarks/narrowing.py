@@ -1,9 +1,10 @@
-"""What it costs to narrow a divergence planted deep in a long run to its op, line and cause.
+"""The cost of narrowing a divergence planted deep in a long run to its op, line and cause.
 
     python benchmarks/narrowing.py --steps 100000 --planted 61803 --json benchmarks/results/narrowing.json
 
-A small network is trained for many steps, with a number that nobody seeded in one of them. The program is run plainly, then narrowed: from the beginning,
-and from a checkpoint, since it can save and resume. `--width` decides how long a step takes. Needs PyTorch, and Linux or macOS.
+A small network is trained for many steps, one of which uses an unseeded random number. The program is run plainly, then
+narrowed: from the beginning, and from a checkpoint, since it can save and resume. `--width` decides how long a step takes.
+Needs PyTorch, and Linux or macOS.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ DETERMINISM = [sys.executable, "-m", "determinism"]
 
 
 def timed(command: Sequence[str], folder: str, exit_status: int) -> dict[str, float]:
-    """Wall-clock and CPU seconds of a command and all that it starts."""
+    """Wall-clock and CPU seconds of a command and all processes that it starts."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     seconds, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -115,7 +116,7 @@ def timed(command: Sequence[str], folder: str, exit_status: int) -> dict[str, fl
 
 
 def narrowed(how: str, words: Sequence[str], steps: int, planted: int, folder: str) -> dict[str, Any]:
-    """Narrow the program, and see that the step, the line and the cause are those that were planted."""
+    """Narrow the program, and check that the step, the line and the cause are those that were planted."""
     options = ["--json", "report.json", "--no-fix"]
     if how == "checkpoint":
         command = [

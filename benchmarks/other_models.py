@@ -1,4 +1,4 @@
-"""Models beside the GPT that the overhead is measured on: larger images, a sequence, many tiny tensors, and agents that learn."""
+"""Models besides the GPT for measuring the overhead: larger images, a sequence, many tiny tensors, and agents that learn."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Recurrent:
 
 
 class PolicyGradient:
-    """REINFORCE on a made-up task: the policy is asked for one action at a time, for a state of four numbers."""
+    """REINFORCE on a made-up task: the policy chooses one action at a time, for a state of four numbers."""
 
     title = "policy gradient, tiny tensors"
 

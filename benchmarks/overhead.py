@@ -1,10 +1,10 @@
-"""What recording costs: CPU time of watched against plain training steps, which alternate in one process, with one thread.
+"""The cost of recording: CPU time of watched and plain training steps, which alternate in one process, with one thread.
 
     python benchmarks/overhead.py --size 1M --level op op-python module step --peers empty,debugmode,msprobe
 
-Each row is measured in a process of its own, since some tools change PyTorch as soon as they are imported. `debugmode` is a part
-of PyTorch; `msprobe` is the package mindstudio-probe, which brings many others along, so give it an environment of its own
-and run the benchmark there:
+Each row is measured in a separate process, since some tools change PyTorch as soon as they are imported. `debugmode` is part of
+PyTorch; `msprobe` is the package mindstudio-probe, which has many dependencies, so install it in its own environment and run
+the benchmark there:
 
     python -m venv .venv/peers
     .venv/peers/bin/pip install --editable . torch==2.13.0 mindstudio-probe
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def chosen(levels: list[str], peers: str) -> list[str]:
-    """Names of contenders; ends the program where one is asked for that is not there."""
+    """Names of contenders; ends the program if a requested one is not available."""
     names = list(levels)
     for peer in filter(None, peers.split(",")):
         if peer not in PEERS:
@@ -77,12 +77,12 @@ def chosen(levels: list[str], peers: str) -> list[str]:
 
 
 def in_a_fresh_process(name: str, size: str, blocks: int, steps: int) -> dict[str, Any]:
-    """Measure one contender where nothing else was imported."""
+    """Measure one contender in a process that has imported nothing else."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "result.json"
         counts = ["--size", size, "--blocks", str(blocks), "--steps", str(steps)]
         command = [sys.executable, __file__, *counts, "--measure", name, str(file)]
-        # Some tools talk a lot; only what goes wrong is of interest.
+        # Some tools print a lot; only errors are of interest.
         done = subprocess.run(
             command,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -97,7 +97,7 @@ def in_a_fresh_process(name: str, size: str, blocks: int, steps: int) -> dict[st
 
 
 def measure(name: str, size: str, blocks: int, steps: int) -> dict[str, Any]:
-    """Let plain steps and steps under a contender take turns."""
+    """Alternate plain steps and steps under a contender."""
     torch.set_num_threads(1)
     contender = CONTENDERS[name]()
     trainer: Any = OTHERS[size]() if size in OTHERS else Trainer(SIZES[size])

@@ -1,4 +1,4 @@
-"""The replacements of PyTorch's ops, standing at the CPU's kernels; and the float64 reference of each call."""
+"""The replacements of PyTorch's ops, in place of the CPU's kernels; and the float64 reference of each call."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from determinism.frameworks.torch.patches.catalogue import PATCHES
 from determinism.frameworks.torch.patches.patch import Patch, bind, bindable
 
 ON_CPU = tuple(patch for patch in PATCHES if bindable(patch, patch.cpu_key))
-"""Patches of ops that the CPU has a kernel for."""
+"""Patches of ops for which the CPU has a kernel."""
 
 
 @contextmanager
 def patched_cpu(patches: Iterable[Patch] = ON_CPU) -> Iterator[Counter[str]]:
-    """The code for GPUs, bound to the CPU: sums are sorted too. Gives how often each replacement ran, by identity."""
+    """Bind the code for GPUs to the CPU: sums are sorted, too. Yields how often each replacement ran, by identifier."""
     ran: Counter[str] = Counter()
     kept = set(ordered_sums.ONE_BY_ONE)
     ordered_sums.ONE_BY_ONE.clear()
@@ -42,7 +42,7 @@ def _counted(patch: Patch, ran: Counter[str]) -> Patch:
 
 
 def capturing(patches: Iterable[Patch], calls: list[tuple[Patch, Any, Any]]) -> list[Patch]:
-    """Patches that note each call, with its arguments and what it left."""
+    """Patches that note each call, with its arguments and results."""
 
     def noting(patch: Patch) -> Patch:
         def run(*given: Any, **named: Any) -> Any:
@@ -61,7 +61,7 @@ def _kept(value: Any) -> Any:
 
 
 def in_float64(patch: Patch, given: Any, named: Any, wider: bool = True) -> Any:
-    """What the stock op gives for the same arguments, in float64 or, if not `wider`, as they are."""
+    """The results of the stock op for the same arguments, in float64 or, if not `wider`, as they are."""
 
     def prepared(value: Any) -> Any:
         floating = isinstance(value, torch.Tensor) and value.is_floating_point()
@@ -73,7 +73,7 @@ def in_float64(patch: Patch, given: Any, named: Any, wider: bool = True) -> Any:
 
 
 def error(result: Any, reference: Any) -> float:
-    """The largest difference against the largest number of the reference, over all floating-point results."""
+    """The largest difference relative to the largest number of the reference, over all floating-point results."""
     pairs = [pair for pair in zip(tree_leaves(result), tree_leaves(reference), strict=True) if pair[0] is not None]
     differences = [
         float((one.double() - two).abs().max() / two.abs().max().clamp(min=1e-300))

@@ -1,7 +1,7 @@
-"""Calls of every op that `determinism.patch` replaces for PyTorch, with inputs that provoke: many values meet in one place, and their sizes differ
-by many powers of ten, so that another order of adding gives another result.
+"""Calls of every op that `determinism.patch` replaces for PyTorch, with inputs that provoke differences: many values go to one
+element, and their magnitudes differ by many powers of ten, so that a different order of additions gives a different result.
 
-Each is there in a small size and in that of a real model.
+Each call exists in a small size and in that of a real model.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ ALL = (*SINGLE, *HALVES)
 class OpCase:
     """A call of one op.
 
-    `prepare` gets sizes, a dtype and a device, and gives what calls the op and returns its results. `patch` is the identity of the
-    replacement, `dtypes` those that the op takes.
+    `prepare` takes sizes, a dtype and a device, and returns a function that calls the op and returns its results. `patch` is
+    the identifier of the replacement, `dtypes` are those that the op takes.
     """
 
     patch: str
@@ -42,13 +42,13 @@ class OpCase:
         return self.name or self.patch
 
     def call(self, sizes: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Call:
-        """Made anew from one seed each time."""
+        """A new generator with the same seed each time."""
         torch.manual_seed(1)
         return self.prepare(sizes, dtype, device)
 
 
 def _values(shape: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Numbers of very different sizes, made on the CPU so that they are the same for each device."""
+    """Numbers of very different magnitudes, made on the CPU so that they are the same for each device."""
     sizes = torch.randint(-3, 3, tuple(shape)).double()
     return (torch.randn(tuple(shape), dtype=torch.float64) * 10**sizes).to(dtype).to(device)
 
@@ -58,7 +58,7 @@ def _indices(shape: Any, below: int, device: torch.device) -> torch.Tensor:
 
 
 def _gradient(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Call]:
-    """The gradient of a function of one tensor, of whose shape the sizes are."""
+    """The gradient of a function of one tensor, whose shape the sizes are."""
 
     def prepare(sizes: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Call:
         given = torch.randn(sizes, dtype=torch.float64).to(dtype).to(device).requires_grad_()
@@ -115,7 +115,7 @@ def _ctc(sizes: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Ca
     given = torch.randn(times, batch, alphabet, dtype=dtype).log_softmax(2).to(device).requires_grad_()
     targets = torch.randint(1, min(alphabet, 5), (batch, length)).to(device)
     lengths = torch.full((batch,), times), torch.full((batch,), length)
-    # cuDNN takes targets of int32 on the CPU; these are for PyTorch's own kernels.
+    # cuDNN takes int32 targets on the CPU; these are for PyTorch's own kernels.
     loss = F.ctc_loss(given, targets, *lengths, reduction="sum")
     return lambda: torch.autograd.grad(loss, given, retain_graph=True)
 
@@ -142,7 +142,7 @@ def _put(accumulate: bool) -> Callable[..., Call]:
 
 
 def _rows(write: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]) -> Callable[..., Call]:
-    """Writes of rows: how many, to how many places, how many columns each."""
+    """Writes of rows: how many rows, to how many targets, with how many columns."""
 
     def prepare(sizes: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Call:
         count, places, columns = sizes
@@ -207,7 +207,7 @@ _CROWD = (600_000, 300)
 
 
 def _sparse_product(sizes: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Call:
-    """As a layer of a graph network with its adjacency matrix: many entries in each row."""
+    """Like a layer of a graph network with its adjacency matrix: many entries in each row."""
     entries, rows, columns = sizes
     places = torch.stack([_indices((entries,), rows, device), _indices((entries,), rows, device)])
     sparse = torch.sparse_coo_tensor(places, _values((entries,), dtype, device), (rows, rows)).coalesce()
@@ -311,4 +311,4 @@ CASES = (
     OpCase("sparse-csr-mm", (3000, 60, 8), (2_000_000, 50_000, 64), _csr_product, dtypes=SINGLE),
     OpCase("quantized-resize", (4, 5), (1000, 1000), _resized, dtypes=(torch.float32,)),
 )
-"""Of `scatter with reduce=`, which PyTorch deprecates, there is none: it is computed as `scatter_reduce`."""
+"""None for `scatter with reduce=`, which PyTorch deprecates: it is computed as `scatter_reduce`."""

@@ -1,10 +1,10 @@
-"""What `determinism.patch` changes for PyTorch, op by op: whether it raises or varies, how far it is from float64, time and memory.
+"""The effects of `determinism.patch` for PyTorch, op by op: whether it raises or varies, its error, time and memory.
 
     python benchmarks/patches.py --json benchmarks/results/patches-cuda.json
 
-Each op is called as stock, and with the replacement in PyTorch's deterministic mode. On a GPU sizes are those of real models. Without one the
-code for GPUs is bound to the CPU's kernels, in small sizes: that shows whether it is right and varies, and its times say nothing of a GPU.
-Only what is replaced on the CPU too is timed there, as it is replaced.
+Each op is called as stock, and with the replacement in PyTorch's deterministic mode. On a GPU, sizes are those of real models.
+Without one, the code for GPUs is bound to the CPU's kernels, in small sizes: that shows whether it is correct and whether it
+varies, but its times say nothing about a GPU. Only ops that are also replaced on the CPU are timed there, with that replacement.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main() -> None:
         print(case.title, sizes, file=sys.stderr, flush=True)
         results.append(measured_case(case, sizes, device, asked.repeats))
         if asked.json:
-            # Now, and not at the end: it takes minutes, and what was measured is not to be lost.
+            # Now, not at the end: this takes minutes, and the measurements must not be lost.
             write(asked.json, around, results)
     if device.type == "cpu":
         print(
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def measured_case(case: OpCase, sizes: tuple[int, ...], device: torch.device, repeats: int) -> dict[str, Any]:
-    """What came out for one case."""
+    """The results of one case."""
     call = case.call(sizes, torch.float32, device)
     found: dict[str, Any] = {"op": case.title, "patch": case.patch, "sizes": sizes, "repeats": repeats}
     found["alert"] = ALERTS.get(case.patch)
@@ -91,10 +91,10 @@ def measured_case(case: OpCase, sizes: tuple[int, ...], device: torch.device, re
 
 
 def errors(ran: list[Any]) -> dict[str, float | None]:
-    """How far the replacement, and the stock op on the same arguments, are from the stock op in float64."""
+    """The distances of the replacement, and of the stock op on the same arguments, from the stock op in float64."""
     ours, stock = [], []
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # what stock leaves open between threads, one thread decides
+    torch.set_num_threads(1)  # one thread decides what stock leaves open between threads
     for patch, (given, named), left in ran:
         try:
             reference = in_float64(patch, given, named)
@@ -132,7 +132,7 @@ def deterministic_mode() -> Iterator[None]:
 
 
 def raised_in_deterministic_mode(case: OpCase, sizes: tuple[int, ...], device: torch.device) -> bool:
-    """Whether stock refuses the op, forward or backward."""
+    """Whether stock raises for the op, forward or backward."""
     with deterministic_mode():
         try:
             case.call(sizes, torch.float32, device)()
@@ -143,12 +143,12 @@ def raised_in_deterministic_mode(case: OpCase, sizes: tuple[int, ...], device: t
 
 def deterministic_cost(case: OpCase, sizes: tuple[int, ...], device: torch.device) -> float:
     with deterministic_mode():
-        # Made in the mode: some functions call other ops in it.
+        # Prepared in the mode: some functions call different ops in it.
         return cost(case.call(sizes, torch.float32, device), device)[0]
 
 
 def distinct(call: Call, repeats: int, after_each: Callable[[], None] = lambda: None) -> int:
-    """How many different results the repeats gave, to the last bit."""
+    """How many bitwise different results the repeats gave."""
     digests = set()
     for _ in range(repeats):
         digests.add(_digest([result.detach() for result in call()]))

@@ -1,10 +1,11 @@
-"""What a check costs that finds a cause: CPU seconds of a plain run, of `check --no-explain` and of `check`, for ten programs.
+"""The cost of a check that finds a cause: CPU seconds of a plain run, of `check --no-explain` and of `check`, for ten programs.
 
     python benchmarks/search_cost.py --json benchmarks/results/search-cost.json
 
-Each program trains a small network for a few seconds and differs from run to run for another reason. The CPU time is that of all processes,
-as the kernel counts it, with one thread for each; that of a plain run is the median of three, before, between and after the checks. "Beyond start-up" leaves out of both sides what the program takes for no step at all, mostly
-imports: of the check as often as the program was started. Needs PyTorch, and Linux or macOS.
+Each program trains a small network for a few seconds and differs from run to run for a different reason. The CPU time is that of
+all processes, as the kernel counts it, with one thread for each; for a plain run it is the median of three, before, between and
+after the checks. "Beyond start-up" subtracts from both sides what the program takes without any step, mostly imports: from the
+check as often as the program was started. Needs PyTorch, and Linux or macOS.
 """
 
 from __future__ import annotations

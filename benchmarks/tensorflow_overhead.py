@@ -1,10 +1,10 @@
-"""What recording a Keras model costs, beside TensorFlow's own dump of debug information: CPU time of training steps.
+"""The cost of recording a Keras model, compared with TensorFlow's own dump of debug information: CPU time of training steps.
 
     python benchmarks/tensorflow_overhead.py --json benchmarks/results/tensorflow-overhead.json
 
-Each way is measured in a process of its own, since TensorFlow takes its debug callbacks into every function that is traced. Plain steps
-are measured in the same process as recorded ones, in turns: what is recorded is put in the place of a function when it is called.
-The dump cannot be taken back, so its plain steps come first.
+Each way is measured in a separate process, since TensorFlow includes its debug callbacks in every function that is traced. Plain
+and recorded steps alternate in one process: the recorded form replaces a function when it is called. The dump cannot be undone,
+so its plain steps come first.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def measure(way: str, size: str, blocks: int, steps: int) -> dict[str, Any]:
     Args:
         way: One of `WAYS`.
         size: One of `SIZES`.
-        blocks: How often they take turns.
+        blocks: How often they alternate.
         steps: How many of each per turn.
     """
     import tensorflow as tf
@@ -136,7 +136,7 @@ def timed(step: Callable[[], Any], count: int, warm: int = 3) -> list[float]:
     """CPU seconds of this process for each step.
 
     Args:
-        step: Makes one.
+        step: Makes one step.
         count: How many are timed.
         warm: How many are made before.
     """

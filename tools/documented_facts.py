@@ -1,4 +1,4 @@
-"""Facts that only the documents show: issues and changes of frameworks, settings of libraries, myths."""
+"""Facts that only the documents use: issues and changes of frameworks, settings of libraries, myths."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Event:
         reference: `owner/name#number`, or `owner/name@hash` for a commit.
         kind: `issue`, `pull request` or `commit`.
         title: Its title.
-        state: `open`, `closed` or `merged`, when it was looked at.
-        as_of: When that was.
-        opened: When it was opened; None if that is not told.
-        merged: When it was merged; None if it was not, or that is not told.
-        version: The first release that has it; None if that is not told.
-        note: What else there is to know; None if nothing.
+        state: `open`, `closed` or `merged`, when it was examined.
+        as_of: When it was examined.
+        opened: When it was opened; None if unknown.
+        merged: When it was merged; None if it was not, or if unknown.
+        version: The first release that has it; None if unknown.
+        note: Further information; None if there is none.
     """
 
     reference: str
@@ -38,7 +38,7 @@ class Event:
 
     @property
     def address(self) -> str:
-        """Where to read it."""
+        """Its web address."""
         repository, _, number = self.reference.replace("@", "#").partition("#")
         part = {"issue": "issues", "pull request": "pull", "commit": "commit"}[self.kind]
         return f"https://github.com/{repository}/{part}/{number}"
@@ -64,20 +64,20 @@ def history() -> tuple[Event, ...]:
     )
 
 
-# What is often said about determinism, and what is so.
+# What is often said about determinism, and what is true.
 
 FILE = DATA / "myths.toml"
 
 
 @dataclass(frozen=True, slots=True)
 class Myth:
-    """Something that is said and not so.
+    """A common claim that is not true.
 
     Attributes:
         identifier: Short and stable.
         claim: What is said.
-        fact: What is so.
-        sources: What that rests on.
+        fact: What is true.
+        sources: The sources of the fact.
     """
 
     identifier: str
@@ -94,7 +94,7 @@ def myths() -> tuple[Myth, ...]:
     )
 
 
-# Environment variables, functions, options and flags that have to do with determinism.
+# Environment variables, functions, options and flags that affect determinism.
 
 FOLDER = DATA / "settings"
 
@@ -106,12 +106,12 @@ class Setting:
     Attributes:
         name: As it is written in code or in the environment.
         kind: `environment variable`, `function`, `option` or `flag`.
-        framework: Whose it is.
-        versions: In which releases it is there.
-        values: Which values it takes; None if that is not told.
+        framework: The framework that it belongs to.
+        versions: The releases that have it.
+        values: The values that it takes; None if unknown.
         effect: What it does.
-        note: What else there is to know; None if nothing.
-        sources: What that rests on.
+        note: Further information; None if there is none.
+        sources: The sources of these facts.
     """
 
     name: str
@@ -126,7 +126,7 @@ class Setting:
 
 @cache
 def settings() -> tuple[Setting, ...]:
-    """All settings of which the data says what they do, in its order."""
+    """All settings whose effect is in the data, in its order."""
     return tuple(
         Setting(
             name=entry["name"],

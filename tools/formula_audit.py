@@ -1,8 +1,8 @@
 """Finds out which formulas PyTorch replaces while a program is recorded; run as a module.
 
 Each sample of PyTorch's own test suite, and some that it lacks, runs plainly, under a dispatch mode that does nothing,
-and under the recorder. `python -m tools.formula_audit` prints what differs; with `--write` it becomes the
-data that the recorder uses for this version of PyTorch.
+and under the recorder. `python -m tools.formula_audit` prints what differs; `--write` makes this the data that the
+recorder uses for this version of PyTorch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from determinism.frameworks.wrapping import wrap
 from determinism.trace.writer import ProcessWriter
 from tools.formula_cases import Case, Outcome, cases_of, differing, made_cases, observe
 
-# Which ops ran, as the profiler saw them: it sees those that no mode sees, and sees them without a mode, too.
+# The ops that ran, according to the profiler: it also sees those that no mode sees, and works without a mode.
 
 _HANDLER = "PythonDispatchMode"
 _EVALUATION = "autograd::engine::evaluate_function: "
@@ -49,7 +49,7 @@ _MOVES = {
     "view_as_complex", "item", "_local_scalar_dense", "diagonal_scatter", "select_scatter", "slice_scatter",
     "is_nonzero", "result_type", "_efficientzerotensor", "_linalg_check_errors", "index_put_", "_to_copy",
 }  # fmt: skip
-"""Ops that make, move, convert, look at or fill memory and compute nothing."""
+"""Ops that make, move, convert, read or fill memory and compute nothing."""
 _SAME = {
     "_index_put_impl": "index_put",
     "__iand__": "bitwise_and",
@@ -61,30 +61,30 @@ _SAME = {
 
 @dataclass
 class Ran:
-    """An op, a node or another stretch of work, with what ran inside."""
+    """An op, a node or another profiler event, with those that ran inside it."""
 
     name: str
     inside: list[Ran] = field(default_factory=list)
 
     def walk(self) -> Iterator[Ran]:
-        """All that ran inside, in order, outer before inner."""
+        """Yield all that ran inside, in order, outer before inner."""
         for ran in self.inside:
             yield ran
             yield from ran.walk()
 
     def computed(self) -> list[str]:
-        """The innermost ops that compute something; an op in place counts as its other form."""
+        """The innermost ops that compute something; an in-place op counts as its other form."""
         found = [name for ran in self.inside for name in ran.computed()]
         name = _plain_name(self.name)
         return found or ([name] if name and name not in _MOVES else [])
 
     def shape(self) -> Any:
-        """Everything inside, to be compared."""
+        """Everything inside, in a form that can be compared."""
         return (self.name, [ran.shape() for ran in self.inside])
 
 
 def observe_ops(run: Callable[[], Any]) -> Ran:
-    """Run something under the profiler."""
+    """Run a function under the profiler."""
     with profile(use_cpu=True) as profiler:
         run()
     root = Ran("")
@@ -100,11 +100,11 @@ def observe_ops(run: Callable[[], Any]) -> Ran:
 
 
 def without_handlers(ran: Ran) -> Ran:
-    """The same with the op called from a handler in the place of the handler, as if there were no mode."""
+    """The same, with each handler replaced by the op that it calls, as if there were no mode."""
     inside: list[Ran] = []
     for inner in ran.inside:
         if inner.name in ("detach", "aten::detach"):
-            # A mode sees how saved tensors are detached.
+            # A mode sees the detaching of saved tensors.
             continue
         if inner.name == _HANDLER:
             for called in inner.inside:
@@ -116,7 +116,7 @@ def without_handlers(ran: Ran) -> Ran:
 
 
 def dispatched(ran: Ran) -> set[str]:
-    """Names of the ops that a mode's handler was called for."""
+    """Names of the ops for which a mode's handler was called."""
     return {op.name for op in ran.walk() if any(inner.name == _HANDLER for inner in op.inside)}
 
 
@@ -147,7 +147,7 @@ def forward_ops(ran: Ran) -> dict[str, list[Ran]]:
 
 
 def _plain_name(name: str) -> str:
-    """The name of an op without its namespace and the underscore of its in-place form; empty if it is no op."""
+    """The name of an op without its namespace and the underscore of its in-place form; empty if it is not an op."""
     namespace, _, base = name.rpartition("::")
     if not namespace or namespace.startswith(("autograd", "torch::autograd")):
         return ""
@@ -160,7 +160,7 @@ def _plain_name(name: str) -> str:
 
 
 class EmptyMode(TorchDispatchMode):
-    """Runs every op as it comes; what it changes is changed by its being there."""
+    """Runs every op unchanged: what differs under it, its mere presence changes."""
 
     supports_higher_order_operators = True
 
@@ -185,7 +185,7 @@ class EmptyMode(TorchDispatchMode):
 def empty_mode(
     nodes: Collection[str] = (), conjugation: Collection[str] = (), autocast: Collection[str] = ()
 ) -> Iterator[None]:
-    """A mode that does nothing; some things are shielded from it, to see whether it is they that change.
+    """A mode that does nothing; some nodes and ops are shielded from it, to find those that it changes.
 
     Args:
         nodes: Names of autograd nodes that run without the mode.
@@ -217,7 +217,7 @@ def empty_mode(
 
 @contextmanager
 def recorder() -> Iterator[list[str]]:
-    """Recording, into a folder that is removed; gives the identifiers of the blind spots so far."""
+    """Record into a folder that is removed; yields the identifiers of the blind spots so far."""
     counted: list[str] = []
 
     def around(original: Any, writer: Any, identifier: str, *args: Any) -> None:
@@ -232,40 +232,40 @@ def recorder() -> Iterator[list[str]]:
         undo()
 
 
-# Finds what a mode changes in one case, and which node or op it is that changes.
+# Finds what a mode changes in one case, and which node or op changes.
 
 
 @dataclass
 class Findings:
     """What a mode changes: by name, the aspects in which a difference was measured.
 
-    The aspect `ops` says that other ops run, whether or not the sample shows it in its results.
+    The aspect `ops` means that different ops run, whether or not the results of the sample show it.
     """
 
     nodes: dict[str, set[str]] = field(default_factory=dict)
-    """Autograd nodes that take another formula."""
+    """Autograd nodes that use a different formula."""
     conjugation_inside: dict[str, set[str]] = field(default_factory=dict)
     """Ops whose own ops miss lazy conjugation."""
     autocast_inside: dict[str, set[str]] = field(default_factory=dict)
     """Ops whose own ops miss autocast."""
     composites: dict[str, set[str]] = field(default_factory=dict)
-    """Ops that are no more than other ops, chosen otherwise under a mode."""
+    """Ops that consist of other ops, which are chosen differently under a mode."""
     forward_mode: dict[str, set[str]] = field(default_factory=dict)
-    """Ops whose forward-mode derivative takes another formula."""
+    """Ops whose forward-mode derivative uses a different formula."""
     unexplained: dict[str, set[str]] = field(default_factory=dict)
-    """Cases that a mode changes, and nobody knows where."""
+    """Cases that a mode changes at an unknown place."""
     disturbed: dict[str, set[str]] = field(default_factory=dict)
-    """Cases that end otherwise when they are recorded, and nothing says so."""
+    """Cases that end differently when they are recorded, without a blind spot."""
     shown: dict[str, set[str]] = field(default_factory=dict)
-    """Cases that end otherwise when they are recorded, and a blind spot says so."""
+    """Cases that end differently when they are recorded, with a blind spot."""
     varying: dict[str, set[str]] = field(default_factory=dict)
-    """Ops that are not the same twice by themselves; nothing is said of these."""
+    """Ops that themselves vary from run to run; nothing is concluded about these."""
 
     def settle(self) -> None:
         """Forget what other findings explain.
 
-        That is cases of ops that are not the same twice, even where two runs happened to agree, and derivatives of ops
-        that choose other ops anyway.
+        These are cases of ops that vary, even if two runs happened to agree, and derivatives of ops that choose different
+        ops anyway.
         """
         for name in self.composites:
             self.forward_mode.pop(name, None)
@@ -274,7 +274,7 @@ class Findings:
                 del cases[name]
 
     def merge(self, other: Findings) -> None:
-        """Add what another case showed."""
+        """Add the findings of another case."""
         for group, found in vars(other).items():
             for name, aspects in found.items():
                 getattr(self, group).setdefault(name, set()).update(aspects)
@@ -287,13 +287,13 @@ class _Suspects:
     nodes: set[str]
     ops: set[str]
     computing_nodes: set[str]
-    """Those among the nodes that computed something else."""
+    """Those of the nodes that computed something else."""
     computing_forward: set[str]
     """Ops of the forward that computed something else, although no handler was called for them."""
 
 
 class _Shielded(NamedTuple):
-    """Names of what runs as if there were no mode, as `empty_mode` takes them."""
+    """Names of the nodes and ops that run as if there were no mode, in the form that `empty_mode` takes."""
 
     nodes: frozenset[str] = frozenset()
     conjugation: frozenset[str] = frozenset()
@@ -313,7 +313,7 @@ def examine(cases: Iterable[Case]) -> tuple[Findings, int]:
     plain_outcomes: list[tuple[Case, Outcome | None]] = []
     for case in cases:
         first, plain = observe(case, nullcontext()), observe(case, nullcontext())
-        # Some warnings come once in a process.
+        # Some warnings appear once in a process.
         if set(differing(first, plain)) - {"warnings"}:
             findings.varying.setdefault(case.op, set()).update(differing(first, plain))
             plain_outcomes.append((case, None))
@@ -338,7 +338,7 @@ def _changed_by_mode(case: Case, plain: Outcome) -> Findings:
     findings.nodes = {name: set(measured) for name in shielded.nodes}
     findings.conjugation_inside = {name: set(measured) for name in shielded.conjugation}
     findings.autocast_inside = {name: set(measured) for name in shielded.autocast}
-    # What only follows from these does not differ any more; what still does ran other ops to the same result.
+    # Differences that only follow from these are gone; what still differs ran different ops to the same result.
     rest = _suspects(case, shielded) if shielded != _NOTHING else suspects
     if case.is_first_order:
         for name in (suspects.computing_nodes & shielded.nodes) | rest.computing_nodes:
@@ -379,7 +379,7 @@ def _everywhere(ran: Ran, names: set[str]) -> dict[str, list[Ran]]:
 
 
 def _different(plain: dict[str, list[Ran]], mode: dict[str, list[Ran]]) -> tuple[set[str], set[str]]:
-    """Names whose occurrences differ at all, and names of those that compute something else."""
+    """Names whose occurrences differ at all, and names of those that compute differently."""
     any_difference, computing = set(), set()
     for name in plain.keys() | mode.keys():
         occurrences, others = plain.get(name, []), mode.get(name, [])
@@ -393,7 +393,7 @@ def _different(plain: dict[str, list[Ran]], mode: dict[str, list[Ran]]) -> tuple
 
 
 def _guilty(case: Case, plain: Outcome, suspects: _Suspects) -> _Shielded:
-    """The fewest nodes and ops that must be shielded from the mode for it to change nothing."""
+    """The smallest set of nodes and ops that must be shielded from the mode for it to change nothing."""
     ops = frozenset(suspects.ops)
     shielded = _Shielded(frozenset(suspects.nodes), ops, ops)
     if not _is_plain(case, plain, shielded):
@@ -409,7 +409,7 @@ def _is_plain(case: Case, plain: Outcome, shielded: _Shielded) -> bool:
     return not differing(plain, observe(case, empty_mode(*shielded)))
 
 
-# Writes what an audit found into the data that the recorder uses.
+# Writes the findings of an audit into the data that the recorder uses.
 
 _HEAD = """\
 # What PyTorch computes differently while a dispatch mode is active, by version.
@@ -429,10 +429,10 @@ GROUPS = {
 
 
 def write(findings: Findings, facts: dict[str, Any], path: Path = DATA) -> None:
-    """Put an audit in the place of an earlier one of the same version and device.
+    """Write an audit, replacing an earlier one of the same version and device.
 
     Args:
-        findings: What the audit found.
+        findings: The findings of the audit.
         facts: `torch`, `device`, `cases`, `dtypes`.
         path: The file.
     """
@@ -458,7 +458,7 @@ def _written(audit: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-# Runs the audit and prints what it found: `python -m tools.formula_audit`.
+# Runs the audit and prints its findings: `python -m tools.formula_audit`.
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
@@ -495,7 +495,7 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.formula_audit", description=__doc__)
-    parser.add_argument("ops", nargs="*", help="names of ops, as PyTorch's test suite has them; all without any")
+    parser.add_argument("ops", nargs="*", help="names of ops, as in PyTorch's test suite; without any, all")
     parser.add_argument("--dtypes", nargs="+", default=["float32", "float64", "complex64", "int64", "bfloat16"])
     parser.add_argument("--samples", type=int, default=6, help="the most samples per op and dtype")
     parser.add_argument("--write", action="store_true", help="write what was found into the package")
@@ -504,7 +504,7 @@ def _arguments() -> argparse.Namespace:
 
 @contextmanager
 def _quiet_profiler() -> Iterator[None]:
-    """The profiler writes a line for each start and end to the standard error, from C++."""
+    """Silence the profiler, which writes a line for each start and end to the standard error, from C++."""
     sys.stderr.flush()
     kept = os.dup(2)
     with open(os.devnull, "wb") as nowhere:

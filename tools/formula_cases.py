@@ -22,29 +22,29 @@ from determinism import rng
 from determinism.frameworks.torch.ops import state_digest
 from determinism.frameworks.torch.tensor_bytes import digest_tensor
 
-# What a case left behind, so that two ways of running it can be compared.
+# The outcome of a case, so that two ways of running it can be compared.
 
 
 @dataclass
 class Produced:
-    """What a case hands out."""
+    """The results of a case."""
 
     tensors: list[torch.Tensor | None]
     """Outputs, then gradients; None where there is no gradient."""
     inputs: list[torch.Tensor] = field(default_factory=list)
-    """Whose memory the outputs may share."""
+    """Tensors whose memory the outputs may share."""
 
 
 @dataclass
 class Case:
-    """Something that can be run again and again from the same state."""
+    """A call that can be repeated from the same state."""
 
     op: str
     """The op that it is about."""
     name: str
     run: Callable[[], Produced]
     is_first_order: bool = True
-    """Whether the same nodes run in the same order whatever formula they take."""
+    """Whether the same nodes run in the same order whatever formula they use."""
     is_forward_mode: bool = False
 
 
@@ -57,7 +57,7 @@ def observe(case: Case, way: AbstractContextManager[Any]) -> Outcome:
 
     Args:
         case: What to run.
-        way: Entered around it, such as a mode.
+        way: A context to enter around it, such as a mode.
     """
     torch.default_generator.manual_seed(0)
     random.seed(0)
@@ -82,7 +82,7 @@ def observe(case: Case, way: AbstractContextManager[Any]) -> Outcome:
 
 
 def differing(one: Outcome, other: Outcome) -> list[str]:
-    """The aspects in which two outcomes differ; what follows from an error is not told apart from it."""
+    """The aspects in which two outcomes differ; a different error hides all other aspects."""
     found = [aspect for aspect in one if one[aspect] != other[aspect]]
     return ["error"] if "error" in found else found
 
@@ -115,8 +115,8 @@ def cases_of(info: Any, dtype: torch.dtype, most_samples: int, variants: Iterabl
 
     Args:
         info: One entry of the database.
-        dtype: Of the inputs.
-        most_samples: How many samples, spread over all that there are.
+        dtype: The dtype of the inputs.
+        most_samples: How many samples to use, spread over all.
         variants: Some of: backward, zeros (a third of the elements are 0), one input (requires a gradient), double
             backward, autocast, forward mode.
     """
@@ -221,7 +221,7 @@ def _random_like(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tens
 
 
 def _copied(value: Any, change: Callable[[torch.Tensor], None] | None) -> Any:
-    """The same with its own memory, laid out alike; values that are no tensors stay."""
+    """A copy with its own memory and the same layout; values that are not tensors stay."""
     if not isinstance(value, torch.Tensor):
         return value
     copy = value.detach().clone()
@@ -238,7 +238,7 @@ def _with_zeros(tensor: torch.Tensor) -> None:
         tensor.masked_fill_((torch.arange(tensor.numel()) % 3 == 0).reshape(tensor.shape), 0)
 
 
-# Cases that PyTorch's samples lack: larger tensors, whose sums show in what order they were made, and several ops.
+# Cases that PyTorch's samples lack: larger tensors, whose sums show the order of the additions, and several ops.
 
 
 def made_cases() -> Iterator[Case]:

@@ -1,7 +1,7 @@
-"""Measures how the package is built, and fails where a limit is broken: `make house`.
+"""Measures the structure of the package, and fails if a limit is exceeded: `make house`.
 
-Every import counts: within functions, and for type checking only, too. Chains are measured twice: of all imports, and of those that are made
-when a module is loaded, which decide what Python must have read first.
+Every import counts, including those within functions and for type checking only. Chains are measured twice: over all imports,
+and over those made when a module is loaded, which decide what Python must read first.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from statistics import median, quantiles
 PACKAGE = Path(__file__).parents[1] / "src" / "determinism"
 
 MOST_MODULES = 230
-"""Those that hold code; a package needs a file with its docstring besides."""
+"""Modules with code; a package also needs a file with its docstring."""
 LONGEST_CHAIN = 10
-"""Of all imports. What is reached may not be lost again."""
+"""Over all imports. What has been achieved must not be lost again."""
 LONGEST_LOADED_CHAIN = 10
-"""Of those that are made when a module is loaded."""
+"""Over the imports made when a module is loaded."""
 FEWEST_LINES = 40
 MEDIAN_LINES = range(150, 301)
-"""Shorter, and a subject is spread over several files; longer, and several share one."""
+"""If shorter, a subject is spread over several files; if longer, several subjects share one."""
 
 SHORT: dict[str, str] = {
     "determinism.cli.run": "a subcommand is a file, so that `--help` loads no other",
     "determinism.cli.show": "a subcommand is a file",
     "determinism.digest": "the one place that names the algorithm, loaded in every recorded program, without NumPy",
-    "determinism.frameworks.tensorflow.keras_callback": "imports Keras, so it is loaded only where a program asks for the callback",
+    "determinism.frameworks.tensorflow.keras_callback": "imports Keras, so it is loaded only if a program requests the callback",
 }
-"""Modules with fewer lines than `FEWEST_LINES`, each with the reason. Packages that hold nothing but a docstring need none."""
+"""Modules with fewer lines than `FEWEST_LINES`, each with the reason. Packages with only a docstring need none."""
 
 RECORDING = "determinism.frameworks.torch.session"
 REPORTING = ("determinism.comparison.runs", "determinism.report.terminal")
-"""Where the way of a record begins in the program, and what leads from its trace to a line of the report."""
+"""The module that makes records in the program, and those that turn its trace into a line of the report."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Module:
     loaded: frozenset[str]
     """Modules that it imports when it is loaded."""
     imported: frozenset[str]
-    """All that it imports: within functions and for type checking only, too."""
+    """All modules that it imports, including those within functions and for type checking only."""
 
 
 @dataclass
@@ -59,16 +59,16 @@ class House:
     short: Mapping[str, str] = field(default_factory=lambda: SHORT)
 
     def lines(self) -> list[int]:
-        """How many lines the modules have that hold code."""
+        """The numbers of lines of the modules with code."""
         return [module.lines for module in self.modules.values() if module.holds_code]
 
     def short_modules(self) -> list[Module]:
-        """Those with few lines."""
+        """The modules with few lines."""
         found = [module for module in self.modules.values() if module.holds_code and module.lines < FEWEST_LINES]
         return sorted(found, key=lambda module: module.name)
 
     def with_one_importer(self) -> list[tuple[str, str]]:
-        """Modules that only one other module imports, which lies in the same folder; with that one."""
+        """Modules that only one other module imports, with that module; both are in the same folder."""
         importers: dict[str, set[str]] = {name: set() for name in self.modules}
         for module in self.modules.values():
             for name in module.imported:
@@ -77,14 +77,14 @@ class House:
         return sorted((name, by) for name, by in alone if name.rpartition(".")[0] == by.rpartition(".")[0])
 
     def cycles(self) -> list[list[str]]:
-        """Groups of modules that import each other, directly or not; of all imports."""
+        """Groups of modules that import each other, directly or indirectly, over all imports."""
         return [sorted(group) for group in _groups(self.modules) if len(group) > 1]
 
     def longest_chain(self, *, loaded: bool = False) -> list[str]:
-        """The longest way from a module to one that it imports, to one that this imports, and so on.
+        """The longest path from a module to one that it imports, to one that this imports, and so on.
 
         Args:
-            loaded: Follow only imports that are made when a module is loaded.
+            loaded: Follow only imports made when a module is loaded.
         """
         best: dict[str, list[str]] = {}
 
@@ -103,7 +103,7 @@ class House:
         yield "loaded modules", LONGEST_LOADED_CHAIN, self.longest_chain(loaded=True)
 
     def loaded_by(self, names: Iterable[str]) -> set[str]:
-        """These modules and all that is loaded with them."""
+        """These modules and all that are loaded with them."""
         found: set[str] = set()
         waiting = list(names)
         while waiting:
@@ -114,7 +114,7 @@ class House:
         return found
 
     def broken_limits(self) -> Iterator[str]:
-        """What is not as it should be."""
+        """Yield the limits that are exceeded."""
         if len(self.lines()) > MOST_MODULES:
             yield f"{len(self.lines())} modules with code, and at most {MOST_MODULES} are allowed"
         for what, limit, chain in self._chains():
@@ -124,10 +124,10 @@ class House:
             yield f"a cycle of imports: {', '.join(group)}"
         for module in self.short_modules():
             if module.name not in self.short:
-                yield f"{module.name} has {module.lines} lines; give it a subject of its own, merge it, or say why in SHORT"
+                yield f"{module.name} has {module.lines} lines; give it its own subject, merge it, or state the reason in SHORT"
         stale = set(self.short) - {module.name for module in self.short_modules()}
         for name in sorted(stale):
-            yield f"SHORT gives a reason for {name}, which is no short module"
+            yield f"SHORT gives a reason for {name}, which is not a short module"
         middle = int(median(self.lines()))
         if middle not in MEDIAN_LINES:
             yield f"a median of {middle} lines, and {MEDIAN_LINES.start} to {MEDIAN_LINES.stop - 1} are allowed"
@@ -211,10 +211,10 @@ def _targets(node: ast.AST, files: Mapping[str, Path]) -> Iterator[str]:
 
 
 def report(house: House) -> Iterator[str]:
-    """Lines that say how a package is built."""
+    """Yield the lines of a report on the structure of a package."""
     lines = house.lines()
     packages = len(house.modules) - len(lines)
-    yield f"modules                     {len(lines)} (at most {MOST_MODULES}), and {packages} packages with nothing but a docstring"
+    yield f"modules                     {len(lines)} (at most {MOST_MODULES}), and {packages} packages with only a docstring"
     yield f"lines                       {sum(module.lines for module in house.modules.values()):,}"
     yield f"lines of a module           median {median(lines):.0f}, 90th percentile {quantiles(lines, n=10)[8]:.0f}, most {max(lines)}"
     for what, limit, chain in (
@@ -238,7 +238,7 @@ def report(house: House) -> Iterator[str]:
 
 
 def main() -> int:
-    """Print the measures, and what is not as it should be."""
+    """Print the measures, and the limits that are exceeded."""
     house = read_house()
     for line in report(house):
         print(line)

@@ -1,4 +1,4 @@
-"""The README as a package index shows it, which has none of the files that the README links to: of such links, the text is left.
+"""The README for a package index, which has none of the files that it links to: only the text of such links is kept.
 
 hatchling calls this when it builds the package; see `[tool.hatch.metadata.hooks.custom]` in pyproject.toml.
 """
@@ -15,7 +15,7 @@ _LINK = re.compile(r"\[(?P<text>[^\]\[]+)\]\((?P<target>[^)\s]+)\)")
 
 
 def without_relative_links(markdown: str) -> str:
-    """Replace each link to a file of the repository by its text; code blocks have none.
+    """Replace each link to a file of the repository with its text; code blocks have no links.
 
     Args:
         markdown: The README.
@@ -27,6 +27,6 @@ class PackageReadme(MetadataHookInterface):
     """Sets the description of the package."""
 
     def update(self, metadata: dict[str, Any]) -> None:
-        """Add the README to what is known of the package."""
+        """Add the README to the metadata of the package."""
         text = (Path(self.root) / "README.md").read_text(encoding="utf-8")
         metadata["readme"] = {"content-type": "text/markdown", "text": without_relative_links(text)}

@@ -1,13 +1,13 @@
-"""Plants bugs at random places of the package, one at a time, and runs the tests: each should fail one.
+"""Plants bugs at random places in the package, one at a time, and runs the tests: each bug should make one fail.
 
     python -m tools.planted_bugs --seed 1 --count 20
 
-A bug is a small change of one line: a comparison turned round, `and` for `or`, a condition denied, a number one higher, plus for minus. The
-places are chosen by the seed, spread over the folders of the package. A change that no test notices is printed with its line; whether it is
-a bug at all, or only another way to write the same, has to be judged by who reads it.
+A bug is a small change of one line: a reversed comparison, `and` for `or`, a negated condition, a number one higher, plus for
+minus. The seed chooses the places, spread over the folders of the package. A change that no test notices is printed with its
+line; the reader has to judge whether it is a bug at all, or only another way to write the same.
 
-The first failure ends the tests of a bug, and the files that name its module most often are run first; so the seconds are the least
-that `make test` could take, and what no test notices has seen all of them.
+The first failure ends the tests of a bug, and the files that name its module most often run first; so the seconds are the least
+that `make test` could take, and a bug that no test notices has been through all of them.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ FRAMEWORKS = {
     "orbax": "jax",
     "integrations": "integrations",
 }
-"""What a file's path names, with the framework whose environment its tests need; all others need PyTorch's. The first one that fits counts."""
+"""Parts of a file's path, with the framework whose environment its tests need, else PyTorch's. The first match counts."""
 OFF_BY_ONE = 4
-"""Numbers below it are indexes and counts, where one more is a bug; one more than a limit of 50 is none."""
+"""Numbers below it are indexes and counts, where one more is a bug; 51 in place of a limit of 50 is not."""
 
 OWN_TESTS = "tests/unit/test_planted_bugs.py"
-"""They read the code that has the bug, and notice it for that alone."""
+"""These tests read the code with the bug, and notice it for that reason alone."""
 NEAREST = 12
-"""So many files that name the module are run before all others."""
+"""How many files that name the module run before all others."""
 NO_TEST_RAN = 5
-"""pytest's exit status for it."""
+"""pytest's exit status if no test ran."""
 
 _COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.Eq: ("==", "!="),
@@ -67,7 +67,7 @@ _COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Bug:
-    """A change of one file: what stands between two offsets is replaced."""
+    """A change of one file: the text between two offsets is replaced."""
 
     file: Path
     line: int
@@ -85,14 +85,14 @@ def bugs_of(file: Path, text: str) -> list[Bug]:
 
     Args:
         file: Its path, for the bugs.
-        text: What is in it.
+        text: Its content.
     """
     starts = [0]
     for line in text.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
 
     def offset(line: int, column: int) -> int:
-        # Columns of the syntax tree count bytes.
+        # The columns of the syntax tree count bytes.
         start = starts[line - 1]
         return start + len(text[start : starts[line]].encode()[:column].decode())
 
@@ -133,7 +133,7 @@ def bugs_of(file: Path, text: str) -> list[Bug]:
 
 
 def _running_code(tree: ast.Module) -> Iterator[ast.AST]:
-    """Nodes of what runs: no annotations, nothing that is imported for type checking only, no messages of errors, no f-strings."""
+    """Nodes of running code: no annotations, no imports for type checking only, no error messages, no f-strings."""
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
@@ -157,8 +157,8 @@ def chosen(seed: int, count: int) -> list[Bug]:
     """Bugs at random places: a folder of the package first, then a file, then a place in it.
 
     Args:
-        seed: Another one chooses others.
-        count: How many.
+        seed: A different seed chooses different bugs.
+        count: How many to choose.
     """
     chance = random.Random(seed)
     by_folder: dict[Path, list[Path]] = {}
@@ -177,11 +177,11 @@ def chosen(seed: int, count: int) -> list[Bug]:
 
 
 def stages_of(bug: Bug, framework: str) -> list[list[str]]:
-    """The tests of a bug in the order in which they are run: the files that name its module, the fast ones, the rest.
+    """The tests of a bug in the order in which they run: the files that name its module, the fast ones, the rest.
 
     Args:
-        bug: It.
-        framework: The framework whose environment runs those that start programs.
+        bug: The bug.
+        framework: The framework whose environment runs the tests that start programs.
     """
     module = bug.file.relative_to("src").with_suffix("")
     parts = module.parent.parts if module.name == "__init__" else module.parts
@@ -203,10 +203,10 @@ def stages_of(bug: Bug, framework: str) -> list[list[str]]:
 def first_failure(bug: Bug, workers: int) -> tuple[str | None, float]:
     """Run the tests of a copy of the repository that has the bug.
 
-    The environments are those that `make test` makes.
+    The environments are those that `make test` creates.
 
     Returns:
-        The test that failed, or what else happened, and the seconds that it took; None if all passed.
+        The test that failed, or what else happened, None if all passed; and the seconds that it took.
     """
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="determinism-bug-") as name:
@@ -234,9 +234,9 @@ def first_failure(bug: Bug, workers: int) -> tuple[str | None, float]:
 
 
 def main() -> None:
-    """Plant the bugs and print what noticed each; exit status 1 if nothing noticed one."""
+    """Plant the bugs and print what noticed each; the exit status is 1 if one went unnoticed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=1, help="another one chooses other places")
+    parser.add_argument("--seed", type=int, default=1, help="a different seed chooses different places")
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--only", type=int, nargs="*", help="the numbers of the bugs to try, of all that --list prints")

@@ -126,7 +126,7 @@ def test_state_that_cannot_be_put_back_is_refused_before_anything_runs(results: 
     [
         ("one run", "--runs 1: comparing needs two runs or more"),
         ("misspelt", "unrecognized arguments: --run 3"),
-        ("two magics", "cannot be followed by another magic of the whole cell, %%time"),
+        ("two magics", "cannot be followed by another cell magic, %%time"),
         ("await", "This cell awaits something at its top level"),
         ("no code", "SyntaxError"),
     ],

@@ -588,7 +588,7 @@ def test_without_marker_and_option_tests_are_run_once_and_the_fixture_works(tmp_
     for test in ("test_fixture_finds_a_difference", "test_fixture_compares_what_differs"):
         assert (found.outcome(test), found.verdict(test)) == ("failure", "different")
         assert "Different: " in found.text(test)
-    assert "'../outside', which is no name of a file" in found.text("test_fixture_refuses_names")
+    assert "'../outside', which is not a file name" in found.text("test_fixture_refuses_names")
 
 
 GOLDEN = """

@@ -146,7 +146,7 @@ def test_a_damaged_state_is_refused(tmp_path: Path) -> None:
     for damaged in ("?", "AAAA"):
         document["stateful_callbacks"]["DeterminismCallback"]["attributes"]["saved"] = damaged
         place.write_text(json.dumps(document), encoding="utf-8")
-        with pytest.raises(StateError, match=r"trainer_state\.json holds of determinism"):
+        with pytest.raises(StateError, match=r"determinism state in trainer_state\.json"):
             train(tmp_path / "again", place.parent, num_train_epochs=1)
 
 

@@ -142,7 +142,7 @@ def test_a_loader_without_a_length_is_told_of(tmp_path: Path) -> None:
     options = {**TRAINER, "enable_checkpointing": True}
     trainer = lightning.Trainer(max_epochs=1, callbacks=[callback, saver], **options)
     loader = determinism.state.resumable(DataLoader(Stream(), batch_size=2))
-    with pytest.warns(TrainingWarning, match=r"fetched a batch that it did not train on.*\(trainer-loader-ahead\)"):
+    with pytest.warns(TrainingWarning, match=r"fetched a batch that it has not trained on.*\(trainer-loader-ahead\)"):
         trainer.fit(program("lightning_training").Model(), loader, DataLoader(list(Stream()), batch_size=8))
 
 

@@ -162,7 +162,7 @@ def test_a_training_that_goes_on_or_has_several_ranks_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (
-        pytest.warns(TrainingWarning, match=r"goes on from step 7.*\(trainer-ledger-resumed\)"),
+        pytest.warns(TrainingWarning, match=r"resumes from step 7.*\(trainer-ledger-resumed\)"),
         ledger(tmp_path / "train.golden", first_step=7),
     ):
         train()
@@ -175,7 +175,7 @@ def test_a_training_that_goes_on_or_has_several_ranks_is_left_out(
 def test_a_training_that_never_ended_is_told_of_when_the_next_begins(tmp_path: Path, traces: Path) -> None:
     left = TrainingLedger(tmp_path / "left.golden")
     left.begin()
-    with pytest.warns(TrainingWarning, match=r"left\.golden did not come to its end.*\(trainer-ledger-lost\)"):
+    with pytest.warns(TrainingWarning, match=r"left\.golden did not end.*\(trainer-ledger-lost\)"):
         trained(tmp_path / "train.golden")
     left.end()
     assert not (tmp_path / "left.golden").exists()

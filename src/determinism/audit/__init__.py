@@ -1,1 +1,1 @@
-"""Whether ops give the same bits again, measured here: `determinism audit`. The core imports nothing from here."""
+"""Measures whether ops are bitwise repeatable on this machine: `determinism audit`. The core imports nothing from here."""

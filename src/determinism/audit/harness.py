@@ -1,4 +1,4 @@
-"""Shared by all audits: inputs that provoke differences, counting results, the protocol with the asking process."""
+"""Shared by all audits: inputs that provoke differences, counting of results, the protocol with the parent process."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from determinism import environment
 from determinism.knowledge.entries import Measurement
 
-# Arrays made to provoke: the same ones for the same seed.
+# Arrays that provoke differences: the same ones for the same seed.
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 MANY = 1 << 18
-"""Contributions; on the CPU frameworks share out work among threads from a size on."""
+"""Number of contributions; on the CPU, frameworks divide work among threads from a certain size on."""
 FEW = 16
-"""Places that they go to."""
+"""Number of elements that they go to."""
 
 
 class Arrays:
@@ -39,11 +39,11 @@ class Arrays:
         self._generator = np.random.default_rng(seed)
 
     def normal(self, *shape: int) -> NDArray[np.float64]:
-        """Values of very different sizes, so that no order of adding them up is like another."""
+        """Values of very different magnitudes, so that their sum depends on the order."""
         return self._generator.normal(size=shape) * np.exp(self._generator.normal(size=shape))
 
     def near_one(self, *shape: int) -> NDArray[np.float64]:
-        """Values whose product neither vanishes nor overflows, however many they are."""
+        """Values whose product neither vanishes nor overflows, however many there are."""
         return np.exp(self._generator.normal(size=shape) * 0.01)
 
     def unit(self, *shape: int) -> NDArray[np.float64]:
@@ -51,43 +51,43 @@ class Arrays:
         return self._generator.random(size=shape)
 
     def whole(self, high: int, *shape: int) -> NDArray[np.int32]:
-        """Whole numbers below `high`: as indices of many contributions to few places, they collide."""
+        """Integers below `high`: as indices of many contributions to few elements, they collide."""
         return self._generator.integers(high, size=shape, dtype=np.int32)
 
     def boxes(self, count: int) -> NDArray[np.float64]:
-        """Boxes that lie over one another: two corners each, between 0 and 1."""
+        """Overlapping boxes: two corners each, between 0 and 1."""
         return np.tile([[0.1, 0.1, 0.8, 0.8]], (count, 1)) + self.unit(count, 4) * 0.1
 
 
 def array_bytes(array: Any) -> bytes:
-    """The bytes of what converts to an array, in the order of its indices."""
+    """The bytes of anything that converts to an array, in index order."""
     return np.asarray(array).tobytes()
 
 
-# Counts the different results that a case gives, forward and backward.
+# Counts the different results of a case, forward and backward.
 
 
 class Repeatable(Protocol):
     """One case on one set of inputs, to be run again and again."""
 
     def forward(self) -> bytes:
-        """Run it, and give the digest of its results."""
+        """Run it, and return the digest of its results."""
 
     def backward(self) -> bytes | None:
-        """Differentiate what `forward` gave last, and give the digest of the gradients; None where there are none."""
+        """Differentiate the last results of `forward`, and return the digest of the gradients; None if there are none."""
 
 
 def count_results(
     run: Repeatable, about: Measurement, *, runs: int, seconds: float, errors: tuple[type[Exception], ...]
 ) -> Iterator[Measurement]:
-    """Run a case, and give a measurement per direction.
+    """Run a case, and yield a measurement per direction.
 
     Args:
-        run: What to run.
+        run: The case.
         about: A measurement without counts: what is measured, and how.
-        runs: How often, at most.
-        seconds: After this time since the first run it is left, if it was run at least three times.
-        errors: What the framework raises for an op that it refuses to run.
+        runs: How often to run it, at most.
+        seconds: After this time from the first run no further run begins, if it was run at least three times.
+        errors: The exceptions that the framework raises for an op that it refuses to run.
     """
     forward: set[bytes] = set()
     backward: dict[bytes, set[bytes]] = defaultdict(set)
@@ -108,12 +108,12 @@ def count_results(
         if gradients is not None:
             backward[key].add(gradients)
         if not done:
-            # The first run may compile, which is not what the time is for.
+            # The first run may compile, which does not count towards the time.
             until = time.monotonic() + seconds
         done += 1
     yield replace(about, direction="forward", runs=done, distinct=len(forward))
     if backward:
-        # Only runs whose forward gave the same say something about the backward.
+        # Only runs with equal forward results can be compared backward.
         yield replace(about, direction="backward", runs=done, distinct=max(map(len, backward.values())))
 
 
@@ -123,17 +123,17 @@ def _first_line(error: Exception) -> str:
 
 
 Request = dict[str, Any]
-"""What is asked for: what `determinism.audit.launch` says of the request and of the way to run it."""
+"""The request, from `determinism.audit.launch`: what to measure, and the way to run it."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One way to call an op, on inputs that make it vary if anything does.
+    """One way to call an op, on inputs that are most likely to make it vary.
 
     Attributes:
-        op: The name that the op is listed under in what is known.
-        name: What of the op it is, and on which inputs.
-        make: Makes the inputs, by the `Inputs` of the framework, and gives what calls the op with them.
+        op: The name under which the knowledge lists the op.
+        name: Which variant of the op it is, and on which inputs.
+        make: Makes the inputs, with the `Inputs` of the framework, and returns the call of the op with them.
         dtypes: Names of the dtypes to try.
     """
 
@@ -144,20 +144,20 @@ class Case:
 
 
 class Auditor(ABC):
-    """Measures the ops of one framework, in a process of its own: `determinism audit` starts it, hands it a request on standard input,
-    and reads a line per result.
+    """Measures the ops of one framework, in its own process: `determinism audit` starts it, sends it a request on standard
+    input, and reads a line per result.
     """
 
     version: str
-    """Of the framework."""
+    """The version of the framework."""
     errors: tuple[type[Exception], ...]
-    """What the framework raises for an op that it refuses to run."""
+    """The exceptions that the framework raises for an op that it refuses to run."""
     families: Sequence[Callable[[], Iterable[Case]]]
-    """Each gives the cases of the project for a family of ops, as far as they run on any device."""
+    """Each returns the project's cases for a family of ops that run on any device."""
 
     @abstractmethod
     def prepare(self, request: Request) -> None:
-        """Make what must be set before the first op runs: threads, and the deterministic mode where it cannot be switched later."""
+        """Set what must be set before the first op: threads, and a deterministic mode that cannot be switched later."""
 
     @abstractmethod
     def accelerators(self) -> list[str]:
@@ -199,10 +199,10 @@ class Auditor(ABC):
 
         Args:
             case: What to run.
-            device: Where: `cpu` or `cuda`.
+            device: `cpu` or `cuda`.
             seed: Seed for the inputs.
-            runs: How often, at most.
-            seconds: After this time a case is left, if it was run at least three times.
+            runs: How often to run it, at most.
+            seconds: After this time no further run of a case begins, if it was run at least three times.
             deterministic_mode: Whether to run in the framework's deterministic mode.
             patched: Whether ops have been replaced, which is noted.
         """
@@ -218,7 +218,7 @@ class Auditor(ABC):
     def main(self) -> int:
         """Read the request on standard input, and write what was found on standard output, line by line."""
         request: Request = json.loads(sys.stdin.read())
-        # Before threads are limited.
+        # This counts processors, so it comes before threads are limited.
         about = about_machine(self.version)
         self.prepare(request)
         about = with_device(about, request["device"], self.accelerators())
@@ -235,7 +235,7 @@ _ASKED = ("device", "seed", "runs", "seconds", "deterministic_mode", "patched")
 
 
 def about_machine(version: str) -> dict[str, Any]:
-    """What is told of a framework of this version and of the machine, to be asked before threads are limited."""
+    """The description of a framework of this version and of the machine, as it is before threads are limited."""
     described = environment.describe()
     kept = {"python", "platform", *(name for name in described if name.startswith("package "))}
     return {
@@ -246,11 +246,11 @@ def about_machine(version: str) -> dict[str, Any]:
 
 
 def with_device(about: dict[str, Any], device: str, accelerators: list[str]) -> dict[str, Any]:
-    """What is told, and whether the device is there.
+    """The description, completed with the accelerator and with whether the device is available.
 
     Args:
-        about: Of the framework and the machine.
-        device: Where the ops are to run.
+        about: The description of the framework and the machine.
+        device: The device on which the ops are to run.
         accelerators: The names of the GPUs that the framework sees.
     """
     on_gpu = device == "cuda" and bool(accelerators)

@@ -25,14 +25,14 @@ from determinism.audit.harness import (
 )
 from determinism.digest import digest_bytes, digest_many
 
-# A case: one way to call an op, on inputs that make it vary if anything does.
+# A case: one way to call an op, on inputs that are most likely to make it vary.
 
 Call = tuple[Callable[..., Any], tuple[jax.Array, ...]]
-"""A function and the arrays to call it with: compiled code takes all of them as arguments, so that nothing is folded away."""
+"""A function and its arrays: compiled code takes all of them as arguments, so that no constants are folded."""
 
 
 class Inputs:
-    """Makes the inputs of one case, the same ones each time, on JAX's default device."""
+    """Makes the inputs of one case, the same each time, on JAX's default device."""
 
     def __init__(self, dtype: str, seed: int) -> None:
         self.dtype = jnp.dtype(dtype)
@@ -43,11 +43,11 @@ class Inputs:
         return jnp.asarray(array).astype(self.dtype)
 
     def normal(self, *shape: int) -> jax.Array:
-        """Values of very different sizes."""
+        """Values of very different magnitudes."""
         return self.array(self.arrays.normal(*shape))
 
     def whole(self, high: int, *shape: int) -> jax.Array:
-        """Whole numbers below `high`, as int32: as indices of many contributions to few places, they collide."""
+        """Integers below `high`, as int32: as indices of many contributions to few elements, they collide."""
         return jnp.asarray(self.arrays.whole(high, *shape))
 
     def like(self, array: jax.Array) -> jax.Array:
@@ -63,7 +63,7 @@ _CHANNELS = 8
 
 
 def layer_cases() -> Iterator[Case]:
-    """All of them."""
+    """All cases of this family."""
     yield Case("jax.numpy.matmul", "two matrices", _two(jnp.matmul, (192, 512), (512, 192)), FLOATS)
     yield Case("jax.numpy.matmul", "dot of two vectors", _two(jnp.dot, (1 << 18,), (1 << 18,)))
     batches = _two(lambda a, b: jnp.einsum("bij,bjk->bik", a, b), (16, 64, 128), (16, 128, 64))
@@ -155,14 +155,14 @@ def _digest(arrays: list[Any]) -> bytes:
     return digest_many([digest_bytes(array_bytes(array)) for array in arrays])
 
 
-# Ops that add up, select, sort or decompose.
+# Ops that sum, select, sort or decompose.
 
 _OPS = "ops of jax on the CPU"
 _COLUMNS = 512
 
 
 def reducing_cases() -> Iterator[Case]:
-    """All of them."""
+    """All cases of this family."""
     for name in ("sum", "mean", "var", "cumsum"):
         run = getattr(jnp, name)
         yield Case(_OPS, f"{name}, all elements", _flat(run), FLOATS if name == "sum" else ("float32",))
@@ -210,7 +210,7 @@ _DRAWN = 1 << 16
 
 
 def sampling_cases() -> Iterator[Case]:
-    """All of them."""
+    """All cases of this family."""
     name = "jax.random.normal"
     yield Case(name, "normal", _keyed(lambda key: jax.random.normal(key, (_DRAWN,))))
     yield Case(name, "uniform", _keyed(lambda key: jax.random.uniform(key, (_DRAWN,))))
@@ -230,7 +230,7 @@ def _keyed(run: Callable[[jax.Array], Any], kind: str = "threefry2x32") -> Calla
     return make
 
 
-# Ops that write, add up or read by index: many contributions go to few places.
+# Ops that write, add or read by index: many contributions go to few elements.
 
 _ROWS, _WIDTH = 1 << 13, 32
 _AT = "jax.numpy.ndarray.at[].add"
@@ -241,7 +241,7 @@ Run = Callable[[jax.Array, jax.Array, jax.Array], Any]
 
 
 def writing_cases() -> Iterator[Case]:
-    """All of them."""
+    """All cases of this family."""
     yield Case(_AT, "rows, equal indices", _rows(lambda t, i, v: t.at[i].add(v)), FLOATS)
     yield Case(_AT, "elements, equal indices", _flat_write(lambda t, i, v: t.at[i].add(v)))
     yield Case(_AT, "multiply, equal indices", _rows(_multiplied))
@@ -267,7 +267,7 @@ def _flat_write(run: Run) -> Callable[[Inputs], Call]:
 
 
 def _multiplied(target: jax.Array, index: jax.Array, values: jax.Array) -> jax.Array:
-    # It has no gradient for equal indices.
+    # The op has no gradient for equal indices.
     fixed, factors = jax.lax.stop_gradient((target, values))
     return fixed.at[index].multiply(factors)
 
@@ -276,7 +276,7 @@ def _mapped(target: jax.Array, index: jax.Array, values: jax.Array) -> jax.Array
     return jax.vmap(lambda t, v: t.at[index].add(v), in_axes=1, out_axes=1)(target, values)
 
 
-# What XLA needs to be measured.
+# The auditor for JAX.
 
 _DETERMINISTIC_MODE = "--xla_gpu_exclude_nondeterministic_ops=true"
 
@@ -289,10 +289,10 @@ class JaxAuditor(Auditor):
     families = (writing_cases, reducing_cases, layer_cases, sampling_cases)
 
     def prepare(self, request: Request) -> None:
-        """XLA reads both with its first op.
+        """Limit the processors and set the deterministic mode, both of which XLA reads with its first op.
 
-        It makes a thread per processor that it may use, and has no setting for fewer; where a system cannot limit these, the results
-        say how many there were.
+        XLA creates a thread per processor that it may use, and has no setting for fewer; where the system cannot limit the
+        processors, the results show how many threads there were.
         """
         if request["threads"] is not None and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: request["threads"]])
@@ -307,12 +307,12 @@ class JaxAuditor(Auditor):
             return []
 
     def threads(self) -> int:
-        """One per processor that this process may use."""
+        """The number of threads: one per processor that this process may use."""
         return available_processors()
 
     @contextmanager
     def running(self, device: str, *, deterministic_mode: bool) -> Iterator[None]:
-        """The process was started with XLA's deterministic mode or without it; it cannot be switched afterwards."""
+        """Run on a device; XLA's deterministic mode was set when the process began, and cannot be switched later."""
         with jax.enable_x64(True), jax.default_device(jax.devices(device)[0]):
             yield
 

@@ -1,4 +1,4 @@
-"""Measures the ops of a framework in processes of their own: one thread and all, deterministic mode on and off."""
+"""Measures the ops of a framework in separate processes: with one thread and with all, deterministic mode on and off."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class OpAuditRequest:
     """What to measure.
 
     Attributes:
-        framework: Whose ops.
-        device: Where they run.
-        ops: Names of ops; all that there are cases for if empty.
+        framework: The framework whose ops are measured.
+        device: The device on which they run.
+        ops: Names of ops; if empty, all that have cases.
         runs: How often each case is run, at most.
-        seconds: After this time a case is left, if it was run at least three times.
+        seconds: After this time no further run of a case begins, if it was run at least three times.
         seed: Seed for the inputs.
-        database: Take the framework's own small samples of every op instead of the cases of the project.
-        patched: Measure also with ops replaced as by `determinism.patch`, in deterministic mode.
+        database: Use the framework's own small samples of every op instead of the project's cases.
+        patched: Also measure with ops replaced as by `determinism.patch`, in deterministic mode.
     """
 
     framework: str = "torch"
@@ -68,7 +68,7 @@ class Way:
 
 
 INTERRUPTED_AUDIT = "It was interrupted by Ctrl-C."
-"""Why an audit stopped that the user ended."""
+"""Why an audit stopped that the user interrupted."""
 WAYS = tuple(Way(threads, mode) for mode in (False, True) for threads in (None, 1))
 PATCHED_WAYS = (Way(None, True, True), Way(1, True, True))
 
@@ -81,10 +81,10 @@ def audit(request: OpAuditRequest, told: Callable[[Way, int, int], None] = lambd
         told: Called with the way, how many of its cases are done, and how many there are.
 
     Returns:
-        What was measured; if a process failed or the user pressed Ctrl-C, what was measured until then.
+        The measurements; if a process failed or the user pressed Ctrl-C, those made until then.
 
     Raises:
-        UsageError: There are no cases for what was asked for, or the framework or the device is not there.
+        UsageError: There are no cases for the request, or the framework or the device is not available.
         LaunchError: A process failed before anything was measured.
         KeyboardInterrupt: The user pressed Ctrl-C before anything was measured.
     """
@@ -136,7 +136,7 @@ def audit(request: OpAuditRequest, told: Callable[[Way, int, int], None] = lambd
 
 
 def ways_of(request: OpAuditRequest) -> tuple[Way, ...]:
-    """The ways that there are for a framework and a device: on a GPU the threads of the CPU do not compute."""
+    """The ways that apply to a framework and a device: on a GPU the threads of the CPU do not compute."""
     has_mode = (request.framework, request.device) not in NO_DETERMINISTIC_MODE
     counts_threads = request.device == "cpu"
     return tuple(
@@ -169,7 +169,7 @@ def _require(request: OpAuditRequest, about: dict[str, Any], cases: int) -> None
 
 
 def _lines(request: OpAuditRequest, way: Way) -> Generator[dict[str, Any], None, None]:
-    """What the process says, line by line."""
+    """The output of the process, line by line."""
     asked = {**vars(replace(request, ops=list(request.ops))), **vars(way)}
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(

@@ -25,40 +25,40 @@ from determinism.audit.harness import (
 from determinism.digest import digest_bytes, digest_many
 from determinism.frameworks.tensorflow.enable import CONTROLS
 
-# A case: one way to call an op, on inputs that make it vary if anything does.
+# A case: one way to call an op, on inputs that are most likely to make it vary.
 
 Call = Callable[[], Any]
 
 
 class Inputs:
-    """Makes the inputs of one case, the same ones each time, on the device in whose scope it is used."""
+    """Makes the inputs of one case, the same each time, on the device in whose scope it is used."""
 
     def __init__(self, dtype: str, seed: int) -> None:
         self.dtype: tf.DType = tf.as_dtype(dtype)
         self.arrays = Arrays(seed)
         self.leaves: list[tf.Tensor] = []
-        """The tensors to differentiate by."""
+        """The tensors to differentiate with respect to."""
 
     def tensor(self, array: Any) -> tf.Tensor:
-        """An array as a tensor of the case's dtype, not differentiated by."""
+        """An array as a tensor of the case's dtype, not differentiated."""
         return tf.cast(tf.constant(array), self.dtype)
 
     def leaf_of(self, array: Any) -> tf.Tensor:
-        """An array as a tensor to differentiate by."""
+        """An array as a tensor of the case's dtype, differentiated."""
         made = self.tensor(array)
         self.leaves.append(made)
         return made
 
     def normal(self, *shape: int) -> tf.Tensor:
-        """Values of very different sizes, not differentiated by."""
+        """Values of very different magnitudes, not differentiated."""
         return self.tensor(self.arrays.normal(*shape))
 
     def leaf(self, *shape: int) -> tf.Tensor:
-        """As `normal`, to differentiate by."""
+        """Like `normal`, but differentiated."""
         return self.leaf_of(self.arrays.normal(*shape))
 
     def whole(self, high: int, *shape: int) -> tf.Tensor:
-        """Whole numbers below `high`, as int32: as indices of many contributions to few places, they collide."""
+        """Integers below `high`, as int32: as indices of many contributions to few elements, they collide."""
         return tf.constant(self.arrays.whole(high, *shape))
 
     def like(self, tensor: tf.Tensor) -> tf.Tensor:
@@ -75,7 +75,7 @@ _BOXES, _CROP = 256, 48
 
 
 def image_cases() -> Iterator[Case]:
-    """All of them."""
+    """All cases of this family."""
     for method in ("bilinear", "nearest"):
         name = f"tf.image.resize(method={method})"
         yield Case(name, "larger", image(_resized(method, 160)))
@@ -97,7 +97,7 @@ def image(run: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[Inputs], Call]:
 
 
 def _contrast(inputs: Inputs) -> Call:
-    # It has no gradient.
+    # The op has no gradient.
     batch = inputs.normal(*IMAGES)
     return lambda: tf.image.adjust_contrast(batch, 2.0)
 
@@ -128,7 +128,7 @@ _CHANNELS = 8
 
 
 def layer_cases() -> Iterator[Case]:
-    """All of them."""
+    """All cases of this family."""
     yield from _convolutions()
     yield from _pools()
     yield from _products()
@@ -269,7 +269,7 @@ def _ctc(inputs: Inputs) -> Call:
     return lambda: tf.nn.ctc_loss(labels, scores, lengths, frames, blank_index=0)
 
 
-# Runs a case again and again, and counts the different results forward and backward.
+# Runs a case forward and backward, and digests its results.
 
 _REFUSALS = (tf.errors.OpError, RuntimeError, ValueError, NotImplementedError)
 
@@ -279,7 +279,7 @@ def _op_determinism(on: bool) -> Iterator[None]:
     control = CONTROLS["tf.config.experimental.enable_op_determinism"]
     before = control.read()
     control.write(on)
-    # What an earlier case set would let an op that needs a seed go on without one.
+    # A seed left by an earlier case would hide that an op needs one.
     tf.random.set_seed(None)
     try:
         yield
@@ -288,7 +288,7 @@ def _op_determinism(on: bool) -> Iterator[None]:
 
 
 class _Taped:
-    """Runs a case on a tape of gradients."""
+    """Runs a case on a gradient tape."""
 
     def __init__(self, case: Case, inputs: Inputs) -> None:
         self._inputs = inputs
@@ -316,14 +316,14 @@ def _digest(tensors: list[Any]) -> bytes:
     return digest_many([digest_bytes(array_bytes(tensor.numpy())) for tensor in tensors])
 
 
-# Ops that draw numbers, tell the time, or give elements of a data set in the order in which they are ready.
+# Ops that draw random numbers, return the time, or return the elements of a dataset in the order of completion.
 
 _DRAWN = 1 << 12
 _ELEMENTS = 256
 
 
 def sampling_cases() -> Iterator[Case]:
-    """All of them."""
+    """All cases of this family."""
     yield Case("tf.random.normal", "no seed was set", _calls(lambda: tf.random.normal([_DRAWN])))
     yield Case("tf.random.normal", "seeded before each call", _calls(_seeded(lambda: tf.random.normal([_DRAWN]))))
     yield Case(
@@ -395,7 +395,7 @@ def _range() -> tf.data.Dataset:
 
 
 def _listed(dataset: tf.data.Dataset) -> tf.Tensor:
-    # Not by batches: they would be filled in order.
+    # Not in batches, which would be filled in order.
     return tf.constant(list(dataset.as_numpy_iterator()))
 
 
@@ -414,18 +414,18 @@ def _interleaved(ordered: bool | None) -> tf.Tensor:
     )
 
 
-# Ops that write, add up or count by index: many contributions go to few places.
+# Ops that write, add or count by index: many contributions go to few elements.
 
 ROWS, WIDTH = 1 << 14, 16
 _LONG_ROWS = 1 << 17
-"""Rows from which on threads write to one variable at a time."""
+"""The number of rows from which threads write to one variable concurrently."""
 
 Run = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], Any]
 """Takes the target, the index and the values."""
 
 
 def writing_cases() -> Iterator[Case]:
-    """All of them."""
+    """All cases of this family."""
     yield from _scatters()
     yield from _variables()
     yield from _stitches()
@@ -478,7 +478,7 @@ def _scattered_nd(name: str) -> Callable[[tf.Variable, tf.Tensor, tf.Tensor], An
 
 
 def _variable(write: Callable[[tf.Variable, tf.Tensor, tf.Tensor], Any]) -> Callable[[Inputs], Call]:
-    """A call that writes into a variable, which begins as the same each time."""
+    """A call that writes into a variable, which starts with the same values each time."""
 
     def make(inputs: Inputs) -> Call:
         target, index, values = (
@@ -505,7 +505,7 @@ def _stitches() -> Iterator[Case]:
 
 def _stitched(stitch: Callable[..., tf.Tensor]) -> Callable[[Inputs], Call]:
     def make(inputs: Inputs) -> Call:
-        # Each place is written only a few times, and wide: so two threads meet at one.
+        # Each row is written only a few times, and is wide, so that two threads meet at one.
         index = [inputs.whole(1 << 12, 1 << 15) for _ in range(2)]
         values = [inputs.normal(1 << 15, 64) for _ in range(2)]
         return lambda: stitch(indices=index, data=values)
@@ -543,11 +543,11 @@ def _histogram(inputs: Inputs) -> Call:
     return lambda: tf.histogram_fixed_width(values, [-3.0, 3.0], FEW)
 
 
-# Ops that reduce: segments of rows, columns, and everything to one number.
+# Ops that reduce segments of rows, columns, or everything to one number.
 
 
 def segment_cases() -> Iterator[Case]:
-    """All of them."""
+    """All cases of this family."""
     for name in ("sum", "mean", "prod"):
         run = getattr(tf.math, f"segment_{name}")
         yield Case(f"tf.math.segment_{name}", "few segments", _sorted(run), FLOATS if name == "sum" else ("float32",))
@@ -596,7 +596,7 @@ def _all(run: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[Inputs], Call]:
     return make
 
 
-# What TensorFlow needs to be measured.
+# The auditor for TensorFlow.
 
 
 class TensorFlowAuditor(Auditor):
@@ -607,7 +607,7 @@ class TensorFlowAuditor(Auditor):
     families = (writing_cases, segment_cases, image_cases, layer_cases, sampling_cases)
 
     def prepare(self, request: Request) -> None:
-        """TensorFlow makes its threads with its first op."""
+        """Limit the threads, which TensorFlow creates with its first op."""
         tf.config.threading.set_intra_op_parallelism_threads(request["threads"] or 0)
         tf.config.threading.set_inter_op_parallelism_threads(request["threads"] or 0)
 
@@ -617,7 +617,7 @@ class TensorFlowAuditor(Auditor):
         return [tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name) for gpu in gpus]
 
     def threads(self) -> int:
-        """Those that share out the work of one op."""
+        """The number of threads that share the work of one op."""
         return tf.config.threading.get_intra_op_parallelism_threads() or available_processors()
 
     @contextmanager

@@ -21,30 +21,30 @@ from determinism.digest import digest_many
 from determinism.frameworks.torch.patches.catalogue import apply as replace_ops
 from determinism.frameworks.torch.tensor_bytes import digest_tensor
 
-# A case: one way to call an op, on inputs that make it vary if anything does.
+# A case: one way to call an op, on inputs that are most likely to make it vary.
 
 Call = Callable[[], Any]
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 
 
 class Inputs:
-    """Makes the inputs of one case, the same ones each time."""
+    """Makes the inputs of one case, the same each time."""
 
     def __init__(self, device: str, dtype: str, seed: int) -> None:
         self.device = torch.device(device)
         self.dtype: torch.dtype = getattr(torch, dtype)
         self._generator = torch.Generator().manual_seed(seed)
         self.leaves: list[torch.Tensor] = []
-        """The tensors to differentiate by."""
+        """The tensors to differentiate with respect to."""
 
     def normal(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Values of very different sizes, so that no order of adding them up is like another; not differentiated by."""
+        """Values of very different magnitudes, so that their sum depends on the order; not differentiated."""
         values = torch.randn(shape, generator=self._generator, dtype=torch.float64)
         scales = torch.randn(shape, generator=self._generator, dtype=torch.float64)
         return (values * scales.exp()).to(self.device, dtype or self.dtype)
 
     def leaf(self, *shape: int, layout: torch.memory_format | None = None) -> torch.Tensor:
-        """As `normal`, to differentiate by."""
+        """Like `normal`, but differentiated."""
         made = self.normal(*shape)
         if layout is not None:
             made = made.contiguous(memory_format=layout)
@@ -53,7 +53,7 @@ class Inputs:
         return made
 
     def whole(self, high: int, *shape: int) -> torch.Tensor:
-        """Whole numbers below `high`: as indices of many contributions to few places, they collide."""
+        """Integers below `high`: as indices of many contributions to few elements, they collide."""
         return torch.randint(high, shape, generator=self._generator).to(self.device)
 
     def unit(self, *shape: int) -> torch.Tensor:
@@ -65,25 +65,25 @@ class Inputs:
         return self.normal(*tensor.shape, dtype=tensor.dtype)
 
 
-# Cases from PyTorch's own op database: small inputs, but of every op, so that one that nobody thought of shows.
+# Cases from PyTorch's own op database: small inputs, but for every op, including those that nobody thought of.
 
 _MOST_SAMPLES = 3
 _DRAWS = 1234
-"""Seed before each call, since many ops draw."""
+"""Seed set before each call, since many ops draw random numbers."""
 _LEFT_OUT = ("empty", "new_empty", "resize_", "resize_as_", "bernoulli", "multinomial")
-"""Beginnings of names of ops that give memory that nobody wrote, or that the deterministic mode is not about."""
+"""Prefixes of the names of ops that return uninitialized memory, or that the deterministic mode does not cover."""
 
 
 def database() -> list[Any]:
-    """PyTorch's samples.
+    """PyTorch's op database.
 
     Raises:
         ImportError: A package that PyTorch's test suite needs is missing.
     """
-    # What PyTorch's own tests import forbids setting flags for the rest of the process; nobody here asked for that.
+    # PyTorch's own test modules forbid setting flags for the rest of the process, which is not wanted here.
     allowing_flags = getattr(torch.backends, "__allow_nonbracketed_mutation", nullcontext)
     with warnings.catch_warnings(), allowing_flags():
-        # It misses packages that only other parts of the test suite need.
+        # It warns about packages that only other parts of the test suite need.
         warnings.simplefilter("ignore")
         from torch.testing._internal.common_methods_invocations import op_db
     return list(op_db)
@@ -134,7 +134,7 @@ _LAYOUTS: dict[str, torch.memory_format | None] = {"": None, ", channels_last": 
 
 
 def layer_cases() -> Iterator[Case]:
-    """All of them."""
+    """All cases of this family."""
     yield from _convolutions()
     yield from _pools()
     yield from _normalisations()
@@ -180,7 +180,7 @@ def _convolution(dims: int, layout: torch.memory_format | None, *, transposed: b
 
 _POOLS = (("MaxPool", 2, (3, 1)), ("MaxPool", 3, (3, 1)), ("AvgPool", 3, (3, 1)), ("AdaptiveAvgPool", 2, (5,)),
           ("AdaptiveAvgPool", 3, (5,)), ("AdaptiveMaxPool", 2, (5,)))  # fmt: skip
-"""Kinds of pools, their number of dimensions, and what they get besides the images."""
+"""Kinds of pools, their number of dimensions, and their arguments after the images."""
 
 
 def _pools() -> Iterator[Case]:
@@ -282,7 +282,7 @@ _SIZE = 192
 
 
 def linear_algebra_cases() -> Iterator[Case]:
-    """All of them."""
+    """All cases of this family."""
     yield Case("torch.matmul", "square matrices", _of_two_matrices(torch.matmul, _SIZE, _SIZE), FLOATS)
     yield Case("torch.bmm", "dense", _of_two_matrices(torch.bmm, 4, _SIZE, _SIZE))
     yield Case("torch.bmm", "sparse and dense", _sparse_bmm)
@@ -337,7 +337,7 @@ def _sparse_mm(inputs: Inputs) -> Call:
     return lambda: torch.sparse.mm(sparse, dense)
 
 
-# Runs a case again and again, and counts the different results forward and backward.
+# Runs a case forward and backward, and digests its results.
 
 
 class _Differentiated:
@@ -376,7 +376,7 @@ _MODES = {1: ("linear",), 2: ("bilinear", "bicubic"), 3: ("trilinear",)}
 
 
 def sampling_cases() -> Iterator[Case]:
-    """All of them."""
+    """All cases of this family."""
     name = "torch.nn.functional.interpolate"
     for dims, modes in _MODES.items():
         for mode in ("nearest", *modes):
@@ -405,12 +405,12 @@ def _grid_sample(mode: str) -> Callable[[Inputs], Call]:
     return make
 
 
-# Ops that write or add up by index: many contributions go to few places.
+# Ops that write or add by index: many contributions go to few elements.
 
 MANY = 1 << 18
-"""Contributions; on the CPU ops share out work among threads from 2¹⁵ on."""
+"""Number of contributions; on the CPU, ops divide work among threads from 2¹⁵ on."""
 FEW = 16
-"""Places that they go to."""
+"""Number of elements that they go to."""
 ROWS, WIDTH = 1 << 13, 64
 
 
@@ -419,7 +419,7 @@ Run = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Any]
 
 
 def writing_cases() -> Iterator[Case]:
-    """All of them."""
+    """All cases of this family."""
     yield from _writes()
     yield from _scatters()
     yield from _reads()
@@ -528,13 +528,13 @@ def _bags(mode: str) -> Callable[[Inputs], Call]:
     return _rows(lambda t, i, v: torch.nn.functional.embedding_bag(i.view(-1, 32), t, mode=mode))
 
 
-# Ops that add up, count, select or sort many values.
+# Ops that sum, count, select or sort many values.
 
 _ROWS = 512
 
 
 def reducing_cases() -> Iterator[Case]:
-    """All of them."""
+    """All cases of this family."""
     for name in ("sum", "mean", "prod", "var", "norm", "logsumexp"):
         yield Case(
             f"torch.{name}", "all elements", _of_flat(_reduction(name)), FLOATS if name == "sum" else ("float32",)
@@ -608,7 +608,7 @@ def _unique(inputs: Inputs) -> Call:
     return lambda: torch.unique(values, return_inverse=True, return_counts=True)
 
 
-# What PyTorch needs to be measured.
+# The auditor for PyTorch.
 
 
 class TorchAuditor(Auditor):
@@ -616,16 +616,16 @@ class TorchAuditor(Auditor):
 
     version = torch.__version__
     errors = (Exception,)
-    """Samples of the op database fail in every way where a device or a library is missing."""
+    """Samples of the op database fail in all kinds of ways if a device or a library is missing."""
     families = (writing_cases, reducing_cases, layer_cases, sampling_cases, linear_algebra_cases)
 
     def prepare(self, request: Request) -> None:
-        """Limit the threads, and replace ops if that is asked for."""
-        # Some ops say that they are new or old; that is not what is asked for.
+        """Limit the threads, and replace ops if requested."""
+        # Some ops warn that they are in beta or deprecated, which does not matter here.
         warnings.simplefilter("ignore")
         if request["threads"] is not None:
             torch.set_num_threads(request["threads"])
-        # Replacements last as long as this is held on to.
+        # Replacements last as long as this reference.
         self._replaced = replace_ops() if request["patched"] else None
 
     def accelerators(self) -> list[str]:
@@ -633,11 +633,11 @@ class TorchAuditor(Auditor):
         return [torch.cuda.get_device_name()] if torch.cuda.is_available() else []
 
     def threads(self) -> int:
-        """Those that share out the work of one op."""
+        """The number of threads that share the work of one op."""
         return torch.get_num_threads()
 
     def cases(self, request: Request) -> Iterable[Case]:
-        """Those of the project, or PyTorch's own samples."""
+        """The project's cases, or PyTorch's own samples."""
         return database_cases() if request["database"] else self.all_cases()
 
     @contextmanager
@@ -655,7 +655,7 @@ class TorchAuditor(Auditor):
         try:
             return _Differentiated(case, Inputs(device, dtype, seed))
         except LookupError:
-            # The op database has not so many samples of it.
+            # The op database has fewer samples of the op.
             return None
 
 

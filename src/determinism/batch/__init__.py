@@ -1,1 +1,1 @@
-"""Whether results depend on the batch: what `determinism check-batch` adds to the core."""
+"""Checks whether results depend on the batch: what `determinism check-batch` adds to the core."""

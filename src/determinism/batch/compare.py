@@ -26,26 +26,26 @@ from determinism.trace.row_calls import SeenCall, SeenTensor, read_row_calls
 from determinism.trace.schema import NONE, Frame, Table
 from determinism.types import Kind, Stream, Verdict
 
-# The calls of runs with batches of different sizes, by the places of the program that made them.
+# The calls of runs with batches of different sizes, grouped by the places in the program that made them.
 
 SHARED = -1
-"""Instead of a dimension: a tensor that is the same for all batches, a weight for instance."""
+"""In place of a dimension: a tensor that is the same for all batches, such as a weight."""
 UNKNOWN = -2
-"""A tensor whose shape does not follow the size of the batch along one dimension."""
+"""In place of a dimension: a tensor whose shape does not scale with the batch along one dimension."""
 _MOST_PAIRS = 2000
 
 
 @dataclass(frozen=True)
 class PlacedCall:
-    """One call, with what its record tells."""
+    """One call, with the facts from its record."""
 
     run: int
-    """Which run, by position."""
+    """The position of its run."""
     index: int
-    """How many calls its run had made before."""
+    """How many calls its run had made before it."""
     call: SeenCall
     process: ProcessTrace | None
-    """None for a call that was seen beside a trace."""
+    """None for a call that is in no trace."""
     module: str | None
     arguments: str
     stack: tuple[Frame, ...]
@@ -64,17 +64,17 @@ class Place:
 
     @property
     def runs(self) -> set[int]:
-        """The runs that came here."""
+        """The runs that reached this place."""
         return {call.run for call in self.calls}
 
     @property
     def moves_rows(self) -> bool:
-        """Whether it may move values from one row to another; then an equal row in need not give an equal row out."""
+        """Whether it may move values from one row to another; if so, equal rows in need not mean equal rows out."""
         return OpSemantics.MOVES_ROWS in self.semantics
 
 
 def places_of(traces: Sequence[Trace]) -> list[Place]:
-    """Every place, in the order in which the first run that has it came to it.
+    """Every place, in the order in which the first run that has it reached it.
 
     Args:
         traces: One run for each size.
@@ -94,9 +94,9 @@ Signature = tuple[int, tuple[tuple[int, ...], ...]]
 
 
 def by_shapes(place: Place) -> list[Place]:
-    """Tell apart what one line calls with tensors of different shapes.
+    """Split the calls of one line by the shapes of their tensors.
 
-    Two calls belong together if the shapes of the one are those of the other, but for dimensions that follow the size of the batch.
+    Two calls belong together if their shapes are equal except for dimensions that scale with the batch.
     """
     signatures: dict[Signature, list[PlacedCall]] = {}
     for placed in place.calls:
@@ -153,7 +153,7 @@ def _add(places: dict[tuple[object, ...], Place], run: int, process: ProcessTrac
 
 
 def _columns(process: ProcessTrace) -> dict[str, list[int]]:
-    """What the records tell that is kept with them only."""
+    """The columns that only the records have."""
     found: dict[str, list[int]] = {name: [] for name in ("op", "stack", "module", "arguments", "step")}
     for chunk in process.chunks():
         for name, cells in found.items():
@@ -163,24 +163,24 @@ def _columns(process: ProcessTrace) -> dict[str, list[int]]:
 
 @dataclass(frozen=True)
 class Axes:
-    """Along which dimension the rows of each input and output of a place lie."""
+    """The dimension of the rows in each input and output of a place."""
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
 
     @property
     def has_rows_in(self) -> bool:
-        """Whether something goes in row by row."""
+        """Whether any input has rows."""
         return any(axis >= 0 for axis in self.inputs)
 
     @property
     def is_by_row(self) -> bool:
-        """Whether rows go in and rows come out, and of all inputs it is known what they are."""
+        """Whether inputs and outputs have rows, and no input is unknown."""
         return self.has_rows_in and UNKNOWN not in self.inputs and any(axis >= 0 for axis in self.outputs)
 
 
 def axes_of(place: Place) -> Axes:
-    """See from the shapes that calls with batches of different sizes have where the rows lie."""
+    """Find the dimensions of the rows from the shapes in calls with batches of different sizes."""
     calls = [placed.call for placed in place.calls]
     first = calls[0]
     inputs = (_axis((call.batch, call.inputs[at].shape) for call in calls) for at in range(len(first.inputs)))
@@ -203,11 +203,11 @@ def _axis(found: Iterable[tuple[int, tuple[int, ...]]]) -> int:
 
 
 def rows_along(tensors: Sequence[SeenTensor], axes: Sequence[int], batch: int) -> list[list[bytes]] | None:
-    """The digests of the rows of those tensors that have rows; None if they do not go with each other.
+    """The digests of the rows of those tensors that have rows; None if the rows of one were not digested.
 
     Args:
         tensors: The inputs or the outputs of a call.
-        axes: Where their rows lie.
+        axes: The dimensions of their rows.
         batch: How many samples the batch had.
     """
     found = []
@@ -220,17 +220,17 @@ def rows_along(tensors: Sequence[SeenTensor], axes: Sequence[int], batch: int) -
     return found
 
 
-# Pairs the rows of one place by what went in, and sees whether the same came out.
+# Pairs the rows of one place by their inputs, and checks whether their outputs are equal.
 
 
 @dataclass(frozen=True)
 class Conflict:
-    """An equal row came out in two ways."""
+    """Equal rows had different results."""
 
     earlier: PlacedCall
     later: PlacedCall
     output: int
-    """Which output shows it first."""
+    """The first output that differs."""
 
 
 @dataclass
@@ -240,19 +240,19 @@ class Matches:
     place: Place
     axes: Axes
     rows: dict[int, int] = field(default_factory=dict)
-    """Per run how many different rows there were."""
+    """How many distinct rows each run had."""
     matched: int = 0
-    """How many different rows came in two runs or more."""
+    """How many distinct rows occurred in two or more runs."""
     conflicts: list[Conflict] = field(default_factory=list)
-    """The first of each row that came out in two ways."""
+    """The first conflict of each row that had different results."""
 
 
 def match(place: Place, axes: Axes, *, with_state: bool = True, without_padding: bool = False) -> Matches:
     """Compare the rows of a place.
 
     Args:
-        place: Rows go in and come out there.
-        axes: Where they lie.
+        place: A place whose inputs and outputs have rows.
+        axes: The dimensions of the rows.
         with_state: Rows count as equal only if the parameters of the module were equal, too.
         without_padding: Rows that differ in the zeros at their ends count as equal.
     """
@@ -269,7 +269,7 @@ def match(place: Place, axes: Axes, *, with_state: bool = True, without_padding:
             if known[1] == made or key in conflicting:
                 continue
             if known[0].run == placed.run and not counts_arguments:
-                # Something that was not compared may have been different.
+                # An argument that was not compared may have been different.
                 continue
             conflicting.add(key)
             output = next(at for at, (a, b) in enumerate(zip(known[1], made, strict=True)) if a != b)
@@ -289,7 +289,7 @@ def _arguments_are_the_same(place: Place) -> bool:
 
 
 def _context(placed: PlacedCall, axes: Axes, arguments: bool, with_state: bool, without_padding: bool) -> bytes:
-    """What all rows of a call have in common."""
+    """A digest of everything that the rows of a call share."""
     call = placed.call
     parts = [digest_text(placed.arguments if arguments else "")]
     if with_state:
@@ -303,7 +303,7 @@ def _context(placed: PlacedCall, axes: Axes, arguments: bool, with_state: bool, 
 def _rows(
     placed: PlacedCall, axes: Axes, context: bytes, without_padding: bool
 ) -> Iterator[tuple[bytes, tuple[bytes, ...]]]:
-    """What went in and what came out, row by row."""
+    """Yield the inputs and the outputs of a call, row by row."""
     call = placed.call
     if without_padding:
         given: list[list[bytes]] | None = [one.without_padding() for one in call.inputs if one.unpadded]
@@ -321,7 +321,7 @@ def _rows(
 
 
 def _folded(rows: list[bytes], count: int) -> list[bytes]:
-    """So many rows, each of which stands for several."""
+    """The rows combined into `count` rows, each of which represents several."""
     each = len(rows) // count
     return rows if each == 1 else [digest_many(rows[at : at + each]) for at in range(0, len(rows), each)]
 
@@ -329,20 +329,20 @@ def _folded(rows: list[bytes], count: int) -> list[bytes]:
 Origin = tuple[Divergence, RowDifference]
 
 _KINDS = {BatchKind.OP: Kind.OP, BatchKind.RNG: Kind.RNG, BatchKind.MIXING: Kind.DATA, BatchKind.PADDING: Kind.DATA}
-"""What the kinds are among those of all comparisons: other rows, and padding, come from outside."""
+"""The corresponding kinds in other comparisons: other rows, and padding, are data from outside the op."""
 
 
 class OriginSearch:
-    """Looks for the first op, from what is known of all places."""
+    """Looks for the first op at which rows depend on their batch."""
 
     def __init__(
         self, places: Sequence[Place], axes: Mapping[int, Axes], ops: Sequence[Matches], sizes: Sequence[int]
     ) -> None:
-        """Take what was found.
+        """Take the findings.
 
         Args:
-            places: All of them.
-            axes: Where rows lie, by the position of a place.
+            places: All places.
+            axes: The dimensions of rows, by the position of a place.
             ops: The ops that take and make rows.
             sizes: The size of the batches of each run.
         """
@@ -352,12 +352,12 @@ class OriginSearch:
         self._sizes = sizes
 
     def origin(self, ops: Sequence[Matches], models: Sequence[Matches], padded: Sequence[Matches]) -> Origin | None:
-        """The first op that made something else of an equal row, or what else can be told; None if nothing can.
+        """The first op whose results for equal rows differ, or the next best explanation; None if there is none.
 
         Args:
-            ops: Those in which equal rows came out in two ways.
-            models: Models of which the same holds.
-            padded: Models of which it holds for rows that differ in their padding only.
+            ops: The ops in which equal rows had different results.
+            models: The models in which equal rows had different results.
+            padded: The models in which rows that differ only in their padding had different results.
         """
         if ops:
             first = min(ops, key=lambda one: _when(one.conflicts))
@@ -382,7 +382,7 @@ class OriginSearch:
         if facts["draws"]:
             return BatchKind.RNG
         if any(conflict.later.call.facts.get("mixes") for conflict in found.conflicts):
-            # Seen when it was repeated with other rows beside the first one.
+            # Seen when the call was repeated with different rows next to the first one.
             return BatchKind.MIXING
         call, dimension = found.conflicts[0].later.call, facts.get("dim")
         ranks = [len(tensor.shape) for tensor, axis in zip(call.inputs, found.axes.inputs, strict=True) if axis >= 0]
@@ -395,9 +395,9 @@ class OriginSearch:
         return BatchKind.MIXING if takes_all else BatchKind.OP
 
     def _mixing(self, model: Matches) -> Origin | None:
-        """The first op within a model that takes rows together, or draws numbers for them."""
+        """The first op within a model that combines rows, or draws random numbers for them."""
         run = model.conflicts[0].later.run
-        # Of a function that calls no module, all ops are its own.
+        # If the function calls no module, all ops are its own.
         within = any(place.is_module and place.calls[0].process is not None for place in self._places)
         candidates: list[tuple[int, Origin]] = []
         for found in self._ops:
@@ -422,7 +422,7 @@ class OriginSearch:
         return not axes.is_by_row and self._is_read_by_rows(placed)
 
     def _is_read_by_rows(self, maker: PlacedCall) -> bool:
-        """Whether an op that works on rows reads what another one made of a whole batch, or what was computed from that."""
+        """Whether an op that works on rows reads what an op made from a whole batch, directly or through other ops."""
         by_row = {id(placed): found.axes for found in self._ops for placed in found.place.calls}
         later = (placed for place in self._places if not place.is_module for placed in place.calls)
         made = {one.whole for one in maker.call.outputs}
@@ -449,7 +449,7 @@ class OriginSearch:
         return _origin(later, kind, sizes, counts, axes[conflict.output])
 
     def _unpaired(self, placed: PlacedCall, kind: BatchKind) -> Origin:
-        """An op whose rows cannot be compared, since it makes none or takes none."""
+        """An op whose rows cannot be compared, since its inputs or its outputs have none."""
         other = self._sizes[0 if placed.run else min(1, len(self._sizes) - 1)]
         return _origin(placed, kind, (other, self._sizes[placed.run]), (None, None), 0)
 
@@ -484,7 +484,7 @@ def _origin(
 
 
 def _output(placed: PlacedCall, position: int) -> tuple[OutputDifference, ...]:
-    """What came out, where a record tells."""
+    """The output that differs, if a record describes it."""
     if placed.call.record == NONE or placed.process is None:
         return ()
     shape = placed.call.outputs[position].shape if position < len(placed.call.outputs) else None
@@ -516,31 +516,31 @@ def _first(conflicts: Sequence[Conflict]) -> Conflict:
     return min(conflicts, key=lambda one: (one.later.run, one.later.index))
 
 
-# Tells whether a row's result depends on the batch that it came in, from one run for each size of batches.
+# Decides whether a row's result depends on its batch, from one run for each batch size.
 
 
 @dataclass
 class Compared:
-    """What was found of all places."""
+    """The findings about all places."""
 
     places: list[Place]
     ops: list[Matches] = field(default_factory=list)
-    """Of the ops that take and make rows, in the order of the program."""
+    """For the ops that take and make rows, in program order."""
     models: list[Matches] = field(default_factory=list)
-    """Of the outermost modules that do."""
+    """For the outermost modules that take and make rows."""
     models_without_padding: list[Matches] = field(default_factory=list)
-    """The same, with rows as they are without padding."""
+    """The same, with padding removed from the rows."""
     axes: dict[int, Axes] = field(default_factory=dict)
-    """Per place, by its position."""
+    """By the position of the place."""
 
 
 def compare_batches(traces: Sequence[Trace], sizes: Sequence[int], further: Sequence[Place] = ()) -> Comparison:
     """Compare the rows of runs with batches of different sizes.
 
     Args:
-        traces: One run for each size; none where ops are not recorded.
+        traces: One run for each size; empty if ops are not recorded.
         sizes: How many samples a batch had in each.
-        further: What was seen besides, such as calls of a checked function.
+        further: Places that are in no trace, such as the calls of a checked function.
 
     Raises:
         TraceError: A trace is damaged.
@@ -601,7 +601,7 @@ def _training(places: Sequence[Place]) -> list[TrainingModule]:
 
 
 def _source(compared: Compared) -> Matches | None:
-    """Where the rows are counted: at the model that compares most of them, else at such an op."""
+    """The place at which rows are counted: the model that compares most of them, else such an op."""
     for group in (compared.models, compared.models_without_padding, compared.ops):
         best = max(group, key=lambda one: one.matched, default=None)
         if best is not None and best.matched:
@@ -610,7 +610,7 @@ def _source(compared: Compared) -> Matches | None:
 
 
 def _concluded(comparison: Comparison, rows: BatchFindings, compared: Compared, sizes: Sequence[int]) -> Comparison:
-    """The comparison with its verdict, and where equal rows first came out in two ways."""
+    """The comparison with its verdict, and with the place where equal rows first had different results."""
     ops = [one for one in compared.ops if one.conflicts and not one.place.moves_rows]
     models = [one for one in compared.models if one.conflicts]
     padded = [one for one in compared.models_without_padding if one.conflicts]
@@ -642,7 +642,7 @@ def _is_covered(compared: Compared) -> bool:
     """Whether enough was compared to say that rows do not depend on their batch."""
     if any(one.matched for one in (*compared.models, *compared.models_without_padding)):
         return True
-    # There is no model whose results come row by row: then each op on the way must have had equal rows.
+    # No model returns its results row by row, so each op on the way must have had equal rows.
     ops = [one for one in compared.ops if not one.place.moves_rows]
     return bool(ops) and all(one.matched for one in ops)
 

@@ -1,4 +1,4 @@
-"""Tries, one after the other, what may make rows independent of their batch and can be set from outside."""
+"""Tries, one after the other, settings from outside that may make rows independent of their batch."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from determinism.types import Verdict
 
 _CPU_FACTS = Path("/proc/cpuinfo")
 _MKL = "MKL_CBWR"
-"""Conditional numerical reproducibility of oneMKL; its documentation says that `STRICT` makes products of matrices independent of their
-number of rows, from AVX2 on (oneMKL developer guide, "Reproducibility Conditions")."""
+"""Conditional numerical reproducibility of oneMKL; its documentation says that `STRICT` makes matrix products independent
+of the number of rows, from AVX2 on (oneMKL developer guide, "Reproducibility Conditions")."""
 
 
 _TRAINING, _KERNEL = "training-mode", "kernel"
@@ -22,13 +22,13 @@ _TRAINING, _KERNEL = "training-mode", "kernel"
 
 @dataclass(frozen=True)
 class Trial:
-    """One thing to set."""
+    """One setting, or several, to try."""
 
     fix: Fix
     settings: tuple[str, ...] = ()
-    """Names of what the recorder sets inside."""
+    """Names of the settings that the recorder makes within the program."""
     causes: tuple[str, ...] = (_KERNEL,)
-    """What it removes."""
+    """The causes that it removes."""
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -37,10 +37,10 @@ class Trial:
 
 
 def first_trials(comparison: Comparison) -> list[Trial]:
-    """What is worth a try at first, the likeliest before the others.
+    """The trials to begin with, the most promising first.
 
     Args:
-        comparison: Rows were found to depend on their batch.
+        comparison: A comparison that found rows to depend on their batch.
     """
     rows = comparison.batch
     assert rows is not None
@@ -53,14 +53,14 @@ def first_trials(comparison: Comparison) -> list[Trial]:
 
 
 def _kernel_trials_for(comparison: Comparison) -> list[Trial]:
-    """What makes the libraries of the framework keep to one kernel; XLA compiles its own for each size, and has no such setting."""
+    """Trials that hold the framework's libraries to one kernel; XLA compiles one for each size, and has no such setting."""
     first = comparison.first_divergence
     is_of_jax = first is not None and framework_of(first.op) == "jax"
     return [] if is_of_jax else kernel_trials()
 
 
 def joined(first: Trial, second: Trial) -> Trial:
-    """Both at once."""
+    """Both trials at once."""
     return Trial(
         Fix(
             f"{first.fix.identifier}-{second.fix.identifier}",
@@ -74,11 +74,11 @@ def joined(first: Trial, second: Trial) -> Trial:
 
 
 def causes_of(comparison: Comparison, verified: Trial | None) -> list[Cause]:
-    """Why rows depend on their batch, as far as it is known.
+    """The known causes of rows that depend on their batch.
 
     Args:
-        comparison: What was found, with what was tried.
-        verified: What cured it; None if nothing did.
+        comparison: The comparison, with what was tried.
+        verified: The trial that cured it; None if none did.
     """
     rows = comparison.batch
     assert rows is not None
@@ -106,7 +106,7 @@ def _experiment(tried: Fix, sizes: int) -> Experiment:
 
 
 def kernel_trials() -> list[Trial]:
-    """What makes libraries keep to one kernel, the likeliest first."""
+    """Trials that hold libraries to one kernel, the most promising first."""
     flags = _flags()
     branches = [name for name, flag in (("AVX512", "avx512f"), ("AVX2", "avx2")) if flag in flags]
     strict = [
@@ -130,7 +130,7 @@ def kernel_trials() -> list[Trial]:
 
 
 def _flags() -> set[str]:
-    """What the processor can do."""
+    """The features of the processor."""
     try:
         text = _CPU_FACTS.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -151,22 +151,22 @@ _TITLES = {
 }
 
 
-# Looks for what makes rows independent of their batch: trials one after the other, each by what the last one showed.
+# Looks for settings that make rows independent of their batch: one trial after the other, each chosen by the last outcome.
 
 
 class CureSearch:
-    """Tries what may cure a comparison; what was tried, what cured it and what that says of the causes is in `comparison`."""
+    """Tries possible cures; `comparison` has the trials, the one that cured it, and the causes that follow from it."""
 
     def __init__(self, comparison: Comparison, attempt: Callable[[Trial], Comparison | None]) -> None:
-        """Take what was found and what runs the program with a trial.
+        """Take the comparison, and the function that runs the program with a trial.
 
         Args:
-            comparison: Rows were found to depend on their batch.
-            attempt: Gives the comparison of runs with a trial; None if there are none.
+            comparison: A comparison that found rows to depend on their batch.
+            attempt: Returns the comparison of runs with a trial; None if there are none.
         """
         assert comparison.batch is not None
         self.comparison = comparison
-        """With what was found up to now."""
+        """The comparison, with the findings so far."""
         self._attempt = attempt
 
     def run(self) -> None:
@@ -187,11 +187,11 @@ class CureSearch:
         return None
 
     def _cure_of_kernels(self) -> Trial | None:
-        """What cures it in the mode that the model is in, where that is a matter of kernels."""
+        """The trial that cures it in the model's current mode, if kernels make the difference there."""
         return self._first_cure(_kernel_trials_for(self.comparison)) if _is_of_kernels(self.comparison) else None
 
     def _cure_besides_evaluation(self) -> Trial | None:
-        """What cures it in evaluation mode; without that mode if it does so alone."""
+        """The trial that cures it in evaluation mode; without that mode if it suffices alone."""
         for kernel in _kernel_trials_for(self.comparison):
             both = joined(EVALUATION, kernel)
             outcome = self._outcome(both)
@@ -215,8 +215,8 @@ def is_cured(trial: Comparison, before: Comparison) -> bool:
     """Whether rows were compared in runs with a trial, and all were equal.
 
     Args:
-        trial: How these runs compare.
-        before: How the runs without it do.
+        trial: The comparison of these runs.
+        before: The comparison of the runs without the trial.
     """
     if trial.verdict is not Verdict.SAME or trial.batch is None or before.batch is None:
         return False

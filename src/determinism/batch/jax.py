@@ -1,6 +1,6 @@
-"""Looks at the rows of every execution of a compiled program of JAX, so that batches can be compared row by row.
+"""Digests the rows of every execution of a compiled program of JAX, so that batches can be compared row by row.
 
-JAX has no modules: a function under `jax.jit`, and each op outside of one, is an op whose rows go in and come out.
+JAX has no modules: a function under `jax.jit`, and each op outside of one, is an op that takes and makes rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from determinism.types import Phase
 
 _MOST_BYTES = 1 << 30
 _MOST_ROWS_PER_SAMPLE = 512
-"""Where a sample has more rows than this, they count together."""
+"""If a sample has more rows than this, they count as one."""
 _DRAWS = frozenset(
     {"random_bits", "random_split", "random_fold_in", "threefry2x32", "rng_bit_generator", "rng_uniform"}
 )
@@ -31,22 +31,22 @@ _MOVES = frozenset(
         "broadcast_in_dim", "pad", "select_n", "iota", "copy", "copy_p", "split", "scatter", "convert_element_type", "lt", "le", "add", "clamp", "rem",
     }
 )  # fmt: skip
-"""What indexing and sorting are made of: with integers also comparisons and sums, which compute the indices."""
+"""The primitives of indexing and sorting; on integers also comparisons and sums, which compute the indices."""
 _OF_INDICES = frozenset({"lt", "le", "add", "clamp", "rem"})
 
 
 def seen(array: Any, batch: int) -> SeenTensor:
-    """What is to be known of an array to compare it row by row.
+    """The digests with which an array is compared row by row.
 
     Args:
-        array: Of NumPy.
+        array: A NumPy array.
         batch: How many samples the batch has.
     """
     shape = tuple(int(size) for size in array.shape)
     array = np.ascontiguousarray(array).reshape(shape)
     rows = {}
     for dimension, size in enumerate(shape):
-        # Several rows of a sample lie in the first dimension where others were folded into it.
+        # The first dimension has several rows per sample if other dimensions were folded into it.
         if not size or size % batch or (dimension and size != batch) or (batch == 1 and size == 1):
             continue
         count = size if size // batch <= _MOST_ROWS_PER_SAMPLE else batch
@@ -55,7 +55,7 @@ def seen(array: Any, batch: int) -> SeenTensor:
 
 
 def _digests(array: Any, count: int) -> bytes:
-    """Of the elements of an array, cut into equal parts."""
+    """The digests of equal parts of the elements of an array."""
     content = np.ascontiguousarray(array).tobytes()
     length = len(content) // count
     return b"".join(digest_bytes(content[at : at + length]) for at in range(0, len(content), length))
@@ -69,23 +69,23 @@ class _Given(NamedTuple):
 
 
 class _Program(NamedTuple):
-    """What is known of a compiled program from what was traced."""
+    """Facts about a compiled program from its jaxpr."""
 
     draws: bool
     only_moves: bool
-    """Whether it takes values from one place to another, as indexing does; then an equal row in need not give an equal row out."""
+    """Whether it only moves values, as indexing does; if so, equal rows in need not mean equal rows out."""
 
 
 class Rows:
-    """The rows that executions in the thread of the program read and made."""
+    """The rows that executions in the program's thread read and made."""
 
     def __init__(self, request: dict[str, Any], folder: Path, full: Callable[[str], None]) -> None:
         """Open the file.
 
         Args:
             request: `batch`; see `RunSpec.rows`.
-            folder: Of the process.
-            full: Called once, with the reason, when nothing more is kept.
+            folder: The folder of the process.
+            full: Called once, with the reason, when no more rows are kept.
 
         Raises:
             OSError: The file cannot be made.
@@ -97,7 +97,7 @@ class Rows:
         self._mixing: dict[Any, bool] = {}
 
     def before(self, original: Callable[..., Any], execution: Any, jaxpr: Any, args: Sequence[Any]) -> _Given | None:
-        """Look at the inputs, which it may take the memory of; None if its rows are not to be compared."""
+        """Digest the inputs, whose memory the execution may take over; None if its rows are not to be compared."""
         program = self._programs.get(execution)
         if program is None:
             program = self._programs[execution] = _described(jaxpr)
@@ -110,7 +110,7 @@ class Rows:
         return _Given(tuple(seen(arrays[at], self._batch) for at in kept), self._mixing[execution])
 
     def after(self, record: int, execution: Any, given: _Given, made: Sequence[Any]) -> None:
-        """It has run, and was recorded."""
+        """Digest the outputs of the execution, which has run and was recorded."""
         draws = self._programs[execution].draws
         facts = {
             "phase": Phase.FORWARD.label,
@@ -130,7 +130,7 @@ class Rows:
     def _combines_rows(
         self, original: Callable[..., Any], execution: Any, args: Sequence[Any], arrays: dict[int, Any]
     ) -> bool:
-        """Whether the first row comes out differently when all other rows are made like it, in a batch of the same size."""
+        """Whether the result of the first row changes when all other rows are set to it, in a batch of the same size."""
         alike, taken = list(args), False
         for at, array in arrays.items():
             axis = self._axis_of(array)
@@ -139,7 +139,7 @@ class Rows:
                 alike[at] = jax.device_put(np.repeat(first, self._batch, axis), args[at].sharding)
                 taken = True
             elif array_of(args[at]) is args[at]:
-                # What is donated to the program is taken from it.
+                # A copy, since the program takes over the memory of donated arrays.
                 alike[at] = jax.device_put(np.array(array), args[at].sharding)
         if not taken or self._batch == 1:
             return False
@@ -160,14 +160,14 @@ class Rows:
         ]
 
     def _axis_of(self, array: Any) -> int | None:
-        """Along which dimension the rows of an array most likely lie."""
+        """The dimension that most likely is that of an array's rows."""
         return next((axis for axis, size in enumerate(array.shape) if size == self._batch), None)
 
     def close(self) -> None:
         """Finish the file.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The file cannot be written.
         """
         self._writer.close()
 
@@ -189,7 +189,7 @@ def _moves(equation: Any) -> bool:
 
 
 def _equations(jaxpr: Any) -> Iterator[Any]:
-    """The equations of a function and of what it calls; those that only call are left out."""
+    """The equations of a function and of the functions it calls; those that only call are left out."""
     for equation in jaxpr.eqns:
         called = list(functions_in(equation))
         if not called:

@@ -21,7 +21,7 @@ from determinism.trace.opening import open_trace
 from determinism.trace.process import Trace
 from determinism.types import Verdict
 
-# What is to be run with batches of different sizes.
+# The program to run with batches of different sizes.
 
 PLACE = "{batch}"
 DEFAULT_SIZES = (1, 16, 64)
@@ -32,18 +32,18 @@ class BatchRequest:
     """A program whose command takes the size of a batch."""
 
     program: Sequence[str]
-    """Its words; `{batch}` stands for the size."""
+    """The words of its command; `{batch}` is replaced with the size."""
     sizes: tuple[int, ...] = DEFAULT_SIZES
     output: Path | None = None
     keep: bool = False
     explain: bool | None = None
-    """Whether further runs may be made that try settings; None: if a run took less than a minute."""
+    """Whether further runs may try settings; None: if a run took less than a minute."""
 
     def __post_init__(self) -> None:
-        """See that there is something to compare.
+        """Check that there is something to compare.
 
         Raises:
-            UsageError: There is not.
+            UsageError: The command lacks `{batch}`, or there are fewer than two sizes.
         """
         sizes = ",".join(map(str, self.sizes))
         if not any(PLACE in word for word in self.program):
@@ -59,7 +59,7 @@ class BatchRequest:
             )
 
     def command(self, size: int) -> list[str]:
-        """The words for batches of a size."""
+        """The words of the command for batches of a size."""
         return [word.replace(PLACE, str(size)) for word in self.program]
 
 
@@ -68,21 +68,21 @@ _PERTURBED = "perturbed"
 
 @dataclass
 class BatchCheck:
-    """One check of batches as it goes on; after an error it still tells which runs were made."""
+    """One check of batches, in progress; after an error it still knows which runs were made."""
 
     request: BatchRequest
     announce: Announce = unannounced
-    """Called with what comes next and the log of its output; gives what is told the progress."""
+    """Called with what comes next and the log of its output; returns the function that receives the progress."""
     warn: Callable[[str], None] = lambda message: None
     runs: list[RunSummary] = field(default_factory=list)
     interrupt_status: int = field(default=0, init=False)
-    """Exit status if the user ended the search for causes, when the verdict was known; else 0."""
+    """Exit status if the user interrupted the search for causes after the verdict was known; else 0."""
 
     def run(self) -> Comparison:
         """Make the runs, compare the rows, and try what may make them equal.
 
         Raises:
-            DeterminismError: Something kept the check from coming to a verdict.
+            DeterminismError: The check could not reach a verdict.
         """
         warning = check_interpreter(self.request.program, os.environ)
         if warning is not None:
@@ -102,7 +102,7 @@ class BatchCheck:
         return comparison
 
     def _perturb(self, traces: list[Trace], sizes: Sequence[int]) -> Comparison:
-        """Run once more with other random numbers: rows that are drawn for one after the other get equal ones in batches of any size."""
+        """Run again with different random numbers: those drawn for one row after the other are equal in batches of any size."""
         return compare_batches([*traces, self._make(sizes[-1], perturbed=True)], [*sizes, sizes[-1]])
 
     def _make(self, size: int, *, perturbed: bool = False) -> Trace:
@@ -165,7 +165,7 @@ class BatchCheck:
         return search.comparison
 
     def _try(self, trial: Trial, comparison: Comparison, sizes: Sequence[int]) -> Comparison:
-        """Run the program with something set: first the two sizes that showed the difference, then all if these are equal."""
+        """Run the program with a trial: first with the two sizes that showed the difference, then with all if these are equal."""
         assert comparison.batch is not None and comparison.batch.difference is not None
         shown = comparison.batch.difference.sizes
         traces: dict[int, Trace] = {}

@@ -1,4 +1,4 @@
-"""Checks a function on batches of different sizes: does what becomes of a row depend on the others?"""
+"""Checks a function on batches of different sizes: does the result of a row depend on the others?"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from determinism.trace.row_calls import SeenCall, SeenTensor
 from determinism.trace.schema import NONE
 from determinism.types import Verdict
 
-# Batches of arrays of any framework: taken apart into smaller ones, and known by the digests of their rows.
+# Batches of arrays of any framework: cut into smaller ones, and compared by the digests of their rows.
 
 
 def leaves(value: Any) -> Iterator[Any]:
@@ -80,7 +80,7 @@ def seen_arrays(value: Any, batch: int) -> tuple[SeenTensor, ...]:
     """The arrays of a value, with the digests of the rows in their first dimension.
 
     Args:
-        value: What went into a call or came out of it.
+        value: The input or the output of a call.
         batch: How many samples the batch has.
     """
     return tuple(_seen(array, batch) for array in leaves(value))
@@ -97,7 +97,7 @@ def _seen(thing: Any, batch: int) -> SeenTensor:
 
 
 def _array(thing: Any) -> Any:
-    """As NumPy has it; what NumPy has no numbers for, as bytes."""
+    """The array as a NumPy array; as bytes if NumPy lacks its dtype."""
     if isinstance(thing, np.ndarray):
         return thing
     for name, module in STATES.items():
@@ -129,7 +129,7 @@ def check_batch_invariance(
         The comparison; `verdict` is `same`, `different` or `inconclusive`, and `batch` has the findings about rows.
 
     Raises:
-        UsageError: The batch cannot be cut into rows, or there are no two sizes.
+        UsageError: The batch cannot be cut into rows, or there are fewer than two sizes.
         StateError: Something that the function can reach cannot be copied.
 
     Example:
@@ -152,7 +152,7 @@ def check_batch_invariance(
 
 
 class _Check:
-    """One check, whose function may be called with something set."""
+    """One check, whose function may be called with the settings of a trial."""
 
     def __init__(self, function: Callable[[Any], Any], batch: Any, sizes: list[int]) -> None:
         self._function = function
@@ -163,9 +163,9 @@ class _Check:
         self._restore = Snapshot.take(function, (batch,), {}).restore if self._has_recorder else put_back
 
     def compare(self, trial: Trial | None = None) -> Comparison:
-        """Call it with each size, and compare."""
+        """Call the function with each size, and compare the rows."""
         place = Place(getattr(self._function, "__qualname__", type(self._function).__qualname__), True)
-        # Once more in another order: who draws row by row, in the same order, gives each row the same numbers.
+        # Once more in reverse order: a function that draws row by row, in the same order, gives rows the same numbers.
         sizes = [*self._sizes, self._sizes[0]]
         with tempfile.TemporaryDirectory(prefix="determinism-") as folder:
             traces = [Path(folder) / f"run-{run}" for run in range(len(sizes))]
@@ -181,7 +181,7 @@ class _Check:
         return replace(comparison, runs=runs, batch=rows)
 
     def _call(self, run: int, trace: Path, place: Place, rows: dict[str, Any], cut: list[Any]) -> None:
-        """Call it with each of some batches; with the last run's in reverse order."""
+        """Call the function with each batch, in the last run in reverse order."""
         ordered = cut[::-1] if run == len(self._sizes) else cut
         try:
             with recording(RunSpec(trace, rows=rows)) if self._has_recorder else nullcontext():
@@ -196,7 +196,7 @@ class _Check:
             place.calls.append(PlacedCall(run, len(place.calls), call, None, None, "", (), 0))
 
     def explained(self, comparison: Comparison) -> Comparison:
-        """Try what can be set within this process."""
+        """Try the settings that can be made within this process."""
 
         def attempt(trial: Trial) -> Comparison | None:
             return self.compare(trial) if self._has_recorder and not trial.environment else None

@@ -1,4 +1,4 @@
-"""Looks at the rows of every op and of every call of an outermost module, so that batches can be compared row by row."""
+"""Digests the rows of every op and of every call of an outermost module, so that batches can be compared row by row."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from determinism.trace.row_calls import RowCallsWriter, SeenCall, SeenTensor
 from determinism.trace.schema import NONE
 from determinism.types import Phase
 
-# Digests of a tensor's rows: of the slices along each dimension in which the samples of a batch may lie.
+# Digests of a tensor's rows: of the slices along each dimension that may be that of the samples.
 
 _data_pointer = torch._C.TensorBase.data_ptr
 _MOST_ROWS_PER_SAMPLE = 512
-"""Where a sample has more rows than this, they count together."""
+"""If a sample has more rows than this, they count as one."""
 
 
 def seen(tensor: torch.Tensor, batch: int, *, with_padding: bool = False) -> SeenTensor:
-    """What is to be known of a tensor to compare it row by row.
+    """The digests with which a tensor is compared row by row.
 
     Args:
-        tensor: Any.
+        tensor: Any tensor.
         batch: How many samples the batch has.
-        with_padding: Look also at what its rows are without the zeros at their ends.
+        with_padding: Also digest its rows without the zeros at their ends.
     """
     shape = tuple(tensor.shape)
     if not is_plain(tensor) or tensor.is_quantized or not tensor.numel():
@@ -42,7 +42,7 @@ def seen(tensor: torch.Tensor, batch: int, *, with_padding: bool = False) -> See
     whole = _digests(tensor.contiguous(), 1)
     rows = {}
     for dimension, size in enumerate(shape):
-        # Several rows of a sample lie in the first dimension where others were folded into it.
+        # The first dimension has several rows per sample if other dimensions were folded into it.
         if size % batch or (dimension and size != batch) or (batch == 1 and size == 1):
             continue
         per_sample = size // batch
@@ -59,14 +59,14 @@ def _on_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _digests(block: torch.Tensor, count: int) -> bytes:
-    """Of a block of memory, cut into equal parts."""
+    """The digests of equal parts of a block of memory."""
     length = block.nbytes // count
     read, start = (ctypes.c_char * length).from_address, _data_pointer(block)
     return b"".join(digest_bytes(read(start + number * length)) for number in range(count))
 
 
 def _unpadded(tensor: torch.Tensor) -> bytes:
-    """Of the rows along the first dimension, each up to its last slice that is not zero."""
+    """The digests of the rows along the first dimension, each up to its last slice that is not zero."""
     found = []
     is_filled = (tensor != 0).flatten(2).any(2) if tensor.dim() > 2 else tensor != 0
     for row, filled in zip(tensor, is_filled, strict=True):
@@ -86,7 +86,7 @@ _SENSITIVE = (
     torch.nn.modules.dropout._DropoutNd,
     torch.nn.RReLU,
 )
-"""Modules that compute otherwise in training mode."""
+"""Modules that compute differently in training mode."""
 
 
 class Rows:
@@ -97,7 +97,7 @@ class Rows:
 
         Args:
             request: `batch` and `settings`; see `RunSpec.rows`.
-            folder: Of the process.
+            folder: The folder of the process.
 
         Raises:
             OSError: The file cannot be made.
@@ -114,24 +114,24 @@ class Rows:
         self._has_drawn = False
 
     def watch(self, recorder: RecordMaker) -> None:
-        """Look at what this recorder records."""
+        """Follow what this recorder records."""
         recorder.capture = self
 
     def __call__(self, recorder: RecordMaker, traits: OpTraits, func: Any, args: Any, kwargs: Any) -> None:
-        """An op is about to run."""
+        """Digest the inputs of an op that is about to run."""
         self._op = None
         self._has_drawn |= traits.draws
         if recorder.capture is not self or traits.is_uninitialized or traits.is_asynchronous:
-            # Another thread, whose ops come in between.
+            # Ops of other threads come in between; uninitialized or pending results have no content to compare.
             return
         if isinstance(func, (CompiledKernel, TritonLaunch)):
-            # Its results are arguments whose memory holds nothing yet.
+            # Its results are arguments whose memory is not yet written.
             return
         given = [] if traits.has_unvalued_inputs else list(_read_tensors(traits, args, kwargs))
         self._op = (traits, args, tuple(self._seen(tensor) for tensor in given))
 
     def _seen(self, tensor: torch.Tensor) -> SeenTensor:
-        """What is to be known of an input; weights, which come with every batch, are looked at once."""
+        """The digests of an input; weights, which are the same for every batch, are digested once."""
         owner = tensor if tensor._base is None else tensor._base
         if not isinstance(owner, torch.nn.Parameter) or owner.is_inference():
             return seen(tensor, self._batch)
@@ -142,10 +142,10 @@ class Rows:
         return known[2]
 
     def event(self, recorder: RecordMaker, name: str, tensors: Sequence[torch.Tensor]) -> None:
-        """Something else than an op is about to be recorded; rows are those of ops and modules."""
+        """Ignore a record that is not an op: only ops and modules have rows."""
 
     def after(self, recorder: RecordMaker, traits: OpTraits, record: int, written: list[torch.Tensor]) -> None:
-        """It has run, and was recorded."""
+        """Digest the outputs of the op, which has run and was recorded."""
         if self._op is None or self._op[0] is not traits:
             return
         (_, given, inputs), self._op = self._op, None
@@ -165,7 +165,7 @@ class Rows:
         self._add(recorder, SeenCall(record, traits.name, NONE, self._batch, facts, inputs, outputs))
 
     def entered(self, recorder: RecordMaker, module: torch.nn.Module, arguments: Any) -> None:
-        """An outermost module is about to be called."""
+        """Digest the inputs of an outermost module that is about to be called."""
         if recorder.capture is not self:
             return
         stack = recorder.sites.stack(sys._getframe(2))
@@ -184,7 +184,7 @@ class Rows:
         self._module = (module, given, stack, self._state_of(module))
 
     def returned(self, recorder: RecordMaker, module: torch.nn.Module, inputs: Any, output: Any) -> None:
-        """A module returned."""
+        """Digest the outputs of a module that returned."""
         if self._module is None or self._module[0] is not module or len(recorder.modules.calls) != 1:
             return
         recorder.run_unrecorded(self._leave, recorder, output)
@@ -207,7 +207,7 @@ class Rows:
         self._add(recorder, SeenCall(NONE, type(module).__name__, stack, self._batch, facts, given, made))
 
     def _batch_of(self, tensor: torch.Tensor) -> int:
-        """How many samples a batch has that begins with this tensor; the last one of an epoch may have fewer."""
+        """How many samples the batch of this tensor has; the last batch of an epoch may have fewer than the others."""
         if self._asked in tensor.shape or not tensor.dim() or not 0 < tensor.shape[0] < self._asked:
             return self._asked
         return int(tensor.shape[0])
@@ -234,10 +234,10 @@ class Rows:
             recorder.writer.blind_spot("rows-cut", _WITHOUT_ROWS, reason)
 
     def close(self) -> None:
-        """Finish the file, and take back what was set.
+        """Finish the file, and restore the settings.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The file cannot be written.
         """
         if self._mkldnn is not None:
             torch.backends.mkldnn.set_flags(self._mkldnn)
@@ -245,7 +245,7 @@ class Rows:
 
 
 def _argument(traits: OpTraits, args: Any, *names: str) -> Any:
-    """The value of the first argument of an op that has one of these names; None if it has none, or it was left out."""
+    """The value of the first argument of an op with one of these names; None if there is none, or it was left out."""
     at = next((traits.argument_names.index(name) for name in names if name in traits.argument_names), None)
     return args[at] if at is not None and at < len(args) else None
 
@@ -257,7 +257,7 @@ def _read_tensors(traits: OpTraits, args: Any, kwargs: Any) -> Iterator[torch.Te
         if position in traits.written and not (traits.reads_written or traits.keeps_unwritten):
             continue
         if is_hidden and position in traits.hidden_written:
-            # What it keeps of all batches takes no part in what it makes of this one.
+            # Statistics that it keeps across batches do not affect its result for this one.
             continue
         yield from _arguments(value)
 
@@ -275,7 +275,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _sensitive(module: torch.nn.Module) -> list[list[str]]:
-    """Path and class of the modules that are in training mode, and compute otherwise because of it."""
+    """Path and class of the modules that are in training mode, and compute differently because of it."""
     found = []
     for name, child in module.named_modules():
         rate = getattr(child, "dropout", None)

@@ -1,1 +1,1 @@
-"""Connects the tool with where its users already are: test runners, trainers, notebooks; each partner is imported only when used."""
+"""Connects the tool with what its users already use: test runners, trainers, notebooks; each partner is imported only if used."""

@@ -1,4 +1,4 @@
-"""Puts the state of a run into what Accelerate saves: `accelerator.save_state` and `load_state` then resume bit-exactly."""
+"""Adds the state of a run to what Accelerate saves: `accelerator.save_state` and `load_state` then resume bit-exactly."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ __all__ = ["LoaderAhead", "PreparedPosition", "ledger", "register"]
 def register(accelerator: Any, *, allow: Collection[str] = (), **parts: Any) -> Checkpointed:
     """Let an accelerator save and load the state of the run along with models and optimizers.
 
-    Call it after `accelerator.prepare`. Loaders that were prepared tell from then on how far they have come, and go on there after
-    `load_state`: the loop over them is the same whether the run begins or resumes. Without it, Accelerate begins the epoch anew, and
-    loses the generator that shuffles. Call `determinism.enable(seed=1)` before the model is built.
+    Call it after `accelerator.prepare`. Prepared loaders then report their position, and continue from there after
+    `load_state`: the loop over them is the same whether the run begins or resumes. Without this, Accelerate restarts the epoch,
+    and loses the generator that shuffles. Call `determinism.enable(seed=1)` before the model is built.
 
     Args:
         accelerator: The `accelerate.Accelerator`.
-        allow: What may be different in a resumed run, as for `determinism.state.restore`.
-        **parts: By names of your choice, what belongs to the state beside what the accelerator saves itself: loaders that were
-            prepared, generators, and plain values, such as the number of the epoch.
+        allow: What may differ in a resumed run, as for `determinism.state.restore`.
+        **parts: By names of your choice, what belongs to the state in addition to what the accelerator itself saves: prepared
+            loaders, generators, and plain values, such as the number of the epoch.
 
     Returns:
-        What is saved. Change plain values through its `values`, and read them there after `load_state`.
+        The object that is saved. Change plain values through its `values`, and read them there after `load_state`.
 
     Raises:
-        UsageError: Several processes train together; Accelerate would save the state of one.
+        UsageError: Several processes train together; Accelerate would save the state of only one.
 
     Example:
         run = register(accelerator, loader=loader, epoch=0)
@@ -46,8 +46,8 @@ def register(accelerator: Any, *, allow: Collection[str] = (), **parts: Any) -> 
     if accelerator.num_processes > 1:
         raise UsageError(
             "accelerate-ranks",
-            f"{accelerator.num_processes} processes train together, and Accelerate saves registered objects in the main one alone, so nothing was "
-            "registered: each needs its own state. Save it beside the checkpoint in each: "
+            f"{accelerator.num_processes} processes train together, and Accelerate saves registered objects only in the main one, so nothing was "
+            "registered: each needs its own state. Save it next to the checkpoint in each: "
             'determinism.state.capture(...).save(f"checkpoint/rank-{accelerator.process_index}.state").',
         )
     positions = {
@@ -61,16 +61,16 @@ def register(accelerator: Any, *, allow: Collection[str] = (), **parts: Any) -> 
 
 
 class PreparedPosition:
-    """How far a loader that Accelerate has prepared has come.
+    """The position of a loader that Accelerate has prepared.
 
-    Such a loader fetches a batch ahead, so what it was given is one batch further than the loop.
+    Such a loader fetches a batch ahead, so the loader within it is one batch further than the loop.
     """
 
     def __init__(self, prepared: Any) -> None:
-        """Take the loader; what is within is replaced by one that goes on where it is told to.
+        """Take the loader, and replace the one within it by one that can continue from a position.
 
         Args:
-            prepared: What `accelerator.prepare` made of a `DataLoader`.
+            prepared: What `accelerator.prepare` made from a `DataLoader`.
         """
         self._prepared = prepared
         if not isinstance(prepared.base_dataloader, LoaderAhead):
@@ -78,32 +78,32 @@ class PreparedPosition:
         self._loader: LoaderAhead = prepared.base_dataloader
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loop is, and what the generators are now."""
+        """The position of the loop, and the current states of the generators."""
         return {"iteration": self._prepared.iteration, **self._loader.position()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved position the next time the loader is iterated over.
 
         Args:
-            state: What `state_dict` gave.
+            state: A result of `state_dict`.
         """
         self._prepared.iteration = state["iteration"]
         self._loader.load_state_dict(state)
 
     def determinism_misfits(self, state: dict[str, Any]) -> list[str]:
-        """Why a saved position would not lead to the same batches here, in words."""
+        """The reasons why a saved position would not lead to the same batches here."""
         return self._loader.determinism_misfits(state)
 
 
 class LoaderAhead(ResumableLoader):
     """A loader whose user fetches a batch ahead of the loop.
 
-    Accelerate asks for its `state_dict` before it fetches the next batch, which is the position of the loop; only the generators have
-    moved on by what the loop draws.
+    Accelerate calls its `state_dict` before it fetches the next batch, which is the position of the loop; only the generators
+    have since moved, by the draws of the loop.
     """
 
     def __init__(self, prepared: Any) -> None:
-        """Take the loader that was prepared, for the one within."""
+        """Take the place of the loader within a prepared one."""
         super().__init__(prepared.base_dataloader)
         self._prepared = prepared
         self._iteration = -1
@@ -115,7 +115,7 @@ class LoaderAhead(ResumableLoader):
         self._iteration = self._prepared.iteration
         then, here = (None, {}) if resume is None else (resume["then"], self._states())
         if resume is not None and resume["is_over"]:
-            # The loop had all batches of this epoch, and Accelerate counts no epoch that gave none.
+            # The loop had all batches of this epoch, and Accelerate does not count an epoch without any.
             self._prepared.iteration += 1
         for batch in super().__iter__():
             yield batch
@@ -127,12 +127,12 @@ class LoaderAhead(ResumableLoader):
         self._is_over = True
 
     def _own_generators(self) -> list[Any]:
-        # Accelerate seeds the generator of such a sampler by the epoch whenever it is iterated over, and makes it only then.
+        # Accelerate seeds the generator of such a sampler with the epoch at each iteration, and creates it only then.
         seeded = [sampler.generator for sampler in self._samplers() if isinstance(sampler, SeedableRandomSampler)]
         return [one for one in super()._own_generators() if all(one is not other for other in seeded)]
 
     def state_dict(self) -> dict[str, Any]:
-        """Note the position of the loop; Accelerate keeps what this gives, and adds to it."""
+        """Note the position of the loop; Accelerate keeps the returned dictionary, and adds to it."""
         if self._began is not None:
             self._looked = (self._began, self._yielded, self._states())
         return {}
@@ -143,7 +143,7 @@ class LoaderAhead(ResumableLoader):
             return self._resume
         here = self._states()
         began, yielded, now = self._looked
-        # The loop may still have the last batch when the loader has seen that there is no further one.
+        # The loop may still be at the last batch when the loader has seen that there is no further one.
         if self._prepared.iteration != self._iteration or (self._began is None and not self._is_over):
             began, yielded, now = None, 0, here
         return {

@@ -1,4 +1,4 @@
-"""Flax in a program's own training loop: keys from the seeds in force, steps, and what `determinism.state` saves of models and optimizers."""
+"""Flax in a program's own training loop: keys from the seeds in force, steps, and the state of models and optimizers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 def keys(*names: str) -> dict[str, Any]:
     """A JAX key for each name, from the seeds in force: `model.init(keys("params", "dropout"), images)`.
 
-    The names keep streams apart, so a further one changes none of the others.
+    Each name has its own stream, so a further one does not change the others.
 
     Args:
         *names: What the keys are for.
@@ -42,7 +42,7 @@ def keys(*names: str) -> dict[str, Any]:
     if seeds is None:
         raise UsageError(
             "flax-unseeded",
-            f"Keys for {', '.join(names) or 'nothing'} were asked for and no seeds are in force, so none were made. Call determinism.enable(seed=1) "
+            f"Keys for {', '.join(names) or 'nothing'} were requested, but no seeds are in force, so none were made. Call determinism.enable(seed=1) "
             "first.",
         )
     return {name: seeds.jax(name) for name in names}
@@ -68,13 +68,13 @@ def rngs(*names: str) -> nnx.Rngs:
 
 
 def counted(train_step: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Let each call of a training step end a step of the recording, where what counts by itself is another function.
+    """Let each call of a training step end a step of the recording, if the recorder would count another function's calls.
 
     Args:
         train_step: The step, compiled or not: `train_step = counted(jax.jit(train_step))`, outside of `jax.jit`.
 
     Returns:
-        What does the same.
+        A function that does the same.
 
     Example:
         train_step = counted(nnx.jit(train_step))
@@ -93,8 +93,8 @@ def counted(train_step: Callable[Parameters, Result]) -> Callable[Parameters, Re
 class Saved:
     """A model, optimizer or training state of Flax as a part of `determinism.state`.
 
-    What is mutable (modules, optimizers and `Rngs` of `nnx`) takes its state back in place. What is not, such as a Linen `TrainState`, is in `value`:
-    put the newest one there before the state is captured, and read it there after it was restored.
+    Mutable objects (modules, optimizers and `Rngs` of `nnx`) are restored in place. Others, such as a Linen `TrainState`, are in
+    `value`: put the newest one there before the state is captured, and read it there after the state was restored.
 
     Example:
         training = Saved(TrainState.create(apply_fn=model.apply, params=variables["params"], tx=optax.adam(0.01)))
@@ -104,7 +104,7 @@ class Saved:
     """
 
     def __init__(self, value: Any) -> None:
-        """Take what is saved.
+        """Take the object to save.
 
         Args:
             value: An object of `nnx`, a `TrainState`, or anything else that `flax.serialization` knows.
@@ -121,7 +121,7 @@ class Saved:
         """Put arrays back.
 
         Args:
-            state: What `state_dict` gave.
+            state: A result of `state_dict`.
         """
         if _is_mutable(self.value):
             held = nnx.state(self.value)
@@ -131,7 +131,7 @@ class Saved:
             self.value = serialization.from_state_dict(self.value, state["flax"])
 
     def determinism_misfits(self, state: dict[str, Any]) -> list[str]:
-        """Where what was saved has other arrays than this, in words."""
+        """The differences between the saved arrays and those of this object."""
         here = self.state_dict()
         if here.keys() != state.keys():
             return [f"it was saved from an object of {next(iter(state))}, and this is one of {next(iter(here))}"]

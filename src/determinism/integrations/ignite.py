@@ -17,8 +17,8 @@ from determinism.types import PrecisionName
 class DeterminismHandler:
     """Makes a training with Ignite deterministic, counts its iterations as steps, and lets it resume bit-exactly.
 
-    Settings are made and seeds given when it is made, so make it before the model. Give it the loader, wrapped by
-    `determinism.state.resumable`, and put it among what `Checkpoint` saves and `Checkpoint.load_objects` loads.
+    Settings are made and seeds set when it is created, so create it before the model. Pass it the loader, wrapped by
+    `determinism.state.resumable`, and include it in what `Checkpoint` saves and `Checkpoint.load_objects` loads.
 
     Example:
         loader = determinism.state.resumable(DataLoader(images, batch_size=32, shuffle=True))
@@ -45,21 +45,21 @@ class DeterminismHandler:
         update_ledger: bool = False,
         **parts: Any,
     ) -> None:
-        """Make the settings, and give the seeds.
+        """Make the settings, and set the seeds.
 
         Args:
             seed: As for `determinism.enable`; None leaves it to `ignite.utils.manual_seed`.
             warn_only: As for `determinism.enable`.
             threads: As for `determinism.enable`.
             precision: As for `determinism.enable`.
-            allow: What may be different in a resumed run, as for `determinism.state.restore`.
-            ledger: A [golden](goldens.md): it is written when a training ends, or compared with if it is there.
-            update_ledger: Replace a golden that is there.
-            **parts: What belongs to the state: the loader, generators of the program's own, objects with `state_dict()` and `load_state_dict()`.
+            allow: What may differ in a resumed run, as for `determinism.state.restore`.
+            ledger: A [golden](goldens.md): it is written when a training ends, or compared with if it exists.
+            update_ledger: Replace an existing golden.
+            **parts: Parts of the state: the loader, the program's own generators, objects with `state_dict()` and `load_state_dict()`.
 
         Raises:
-            TraceError: The golden is damaged, or no golden.
-            UsageError: A part cannot take its state back, or there is no folder for the golden; nothing was set.
+            TraceError: The file is damaged, or is not a golden.
+            UsageError: The state of a part cannot be restored, or the golden's folder does not exist; nothing was set.
         """
         self._training = Training(
             type(self).__name__,
@@ -77,20 +77,20 @@ class DeterminismHandler:
 
     @property
     def settings(self) -> Settings:
-        """Each setting that was made, and what became of it, as `determinism.enable` gives it: `callback.settings.open` is what is left to do."""
+        """Each setting and its outcome, as `determinism.enable` returns them; `settings.open` has those that are left to do."""
         return self._training.settings
 
     @property
     def ledger(self) -> TrainingLedger | None:
-        """What `ledger` asked for: its `comparison`, and `raise_if_different` for scripts that shall fail; None if nothing was asked for."""
+        """The ledger, with `comparison`, and `raise_if_different` for scripts that should fail; None if none was requested."""
         return self._training.ledger
 
     def attach(self, engine: Engine, model: Any = None) -> None:
         """Follow an engine.
 
         Args:
-            engine: The one that trains.
-            model: What it trains, to be told if it was built before the seeds were given.
+            engine: The engine that trains.
+            model: The model, for a warning if it was built before the seeds were set.
         """
         self._model = model
         engine.add_event_handler(Events.STARTED, self._started)
@@ -100,7 +100,7 @@ class DeterminismHandler:
     def _started(self, engine: Engine) -> None:
         self._training.check("the engine", () if self._model is None else self._model.modules())
         if self._resumed is not None:
-            # What was made since it was loaded may have drawn.
+            # Objects made since it was loaded may have drawn.
             self._training.restore(self._resumed)
             self._resumed = None
         self._training.begin_steps(engine.state.iteration)
@@ -116,13 +116,13 @@ class DeterminismHandler:
         return self._training.capture().to_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Put the state back, and once more when the engine starts.
+        """Put the state back, now and again when the engine starts.
 
         Args:
-            state_dict: What `state_dict` gave.
+            state_dict: A result of `state_dict`.
 
         Raises:
-            StateError: It does not fit here; nothing was put back.
+            StateError: The state does not fit here; nothing was put back.
         """
         self._resumed = from_dict(state_dict)
         self._training.restore(self._resumed)

@@ -1,4 +1,4 @@
-"""A callback for `model.fit` of Keras: settings, seeds, batches as steps, and the state of the run after each epoch, from which another run goes on."""
+"""A callback for `model.fit` of Keras: settings, seeds, batches as steps, and the state of the run after each epoch."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def _check_path(path: str | os.PathLike[str] | None, *, resume: bool) -> None:
 class DeterminismCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no annotations
     """Makes `model.fit` deterministic, counts its batches as steps, and lets a run resume bit-exactly after an epoch.
 
-    Settings are made and seeds given when it is made, so make it before the model. With `path`, the state of the run, with the model
-    and its optimizer, is saved to that file at the end of each epoch; with `resume=True` it is read from there when `fit`
-    begins, which then begins with the next epoch.
+    Settings are made and seeds set when it is created, so create it before the model. With `path`, the state of the run,
+    including the model and its optimizer, is saved to that file at the end of each epoch; with `resume=True` it is read from
+    there when `fit` begins, which then continues with the next epoch.
 
     Example:
         callback = DeterminismCallback(seed=1, path="run.state", resume=os.path.exists("run.state"))
@@ -59,24 +59,24 @@ class DeterminismCallback(keras.callbacks.Callback):  # type: ignore[misc]  # ke
         update_ledger: bool = False,
         **parts: Any,
     ) -> None:
-        """Make the settings, and give the seeds.
+        """Make the settings, and set the seeds.
 
         Args:
             seed: As for `determinism.enable`; None leaves it to `keras.utils.set_random_seed`.
             path: The file that the state is saved to.
-            resume: Go on from the state in that file.
+            resume: Continue from the state in that file.
             warn_only: As for `determinism.enable`.
             threads: As for `determinism.enable`.
             precision: As for `determinism.enable`.
-            allow: What may be different in a resumed run, as for `determinism.state.restore`.
-            ledger: A [golden](goldens.md): it is written when a training ends, or compared with if it is there.
-            update_ledger: Replace a golden that is there.
-            **parts: What else belongs to the state: generators of the program's own, objects with `state_dict()` and `load_state_dict()`.
+            allow: What may differ in a resumed run, as for `determinism.state.restore`.
+            ledger: A [golden](goldens.md): it is written when a training ends, or compared with if it exists.
+            update_ledger: Replace an existing golden.
+            **parts: Further parts of the state: the program's own generators, objects with `state_dict()` and `load_state_dict()`.
 
         Raises:
-            TraceError: The golden is damaged, or no golden.
-            UsageError: A part cannot take its state back, there is no file to resume from, there is no folder for the golden, or Keras does not run on TensorFlow; nothing
-                was set.
+            TraceError: The file is damaged, or is not a golden.
+            UsageError: The state of a part cannot be restored, there is no file to resume from, the golden's folder does not
+                exist, or Keras does not run on TensorFlow; nothing was set.
         """
         super().__init__()
         _check_path(path, resume=resume)
@@ -98,16 +98,16 @@ class DeterminismCallback(keras.callbacks.Callback):  # type: ignore[misc]  # ke
 
     @property
     def settings(self) -> Settings:
-        """Each setting that was made, and what became of it, as `determinism.enable` gives it: `callback.settings.open` is what is left to do."""
+        """Each setting and its outcome, as `determinism.enable` returns them; `settings.open` has those that are left to do."""
         return self._training.settings
 
     @property
     def ledger(self) -> TrainingLedger | None:
-        """What `ledger` asked for: its `comparison`, and `raise_if_different` for scripts that shall fail; None if nothing was asked for."""
+        """The ledger, with `comparison`, and `raise_if_different` for scripts that should fail; None if none was requested."""
         return self._training.ledger
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Tell what came too late, and put the state back."""
+        """Warn of what came too late, and put the state back."""
         self._training.check("the program", self.model._flatten_layers())
         self._num_batches = 0
         if self._resume and self._path is not None:
@@ -115,7 +115,7 @@ class DeterminismCallback(keras.callbacks.Callback):  # type: ignore[misc]  # ke
             if not self.model.built:
                 raise UsageError(
                     "keras-unbuilt",
-                    f"The model {self.model.name} has no variables yet that the state in {self._path} could be put into, so nothing was put back. Give it "
+                    f"The model {self.model.name} has no variables yet to which the state in {self._path} could be restored, so nothing was restored. Give it "
                     "the shape of its inputs before fit: keras.layers.Input as its first layer, or model.build(shape).",
                 )
             self.model.optimizer.build(self.model.trainable_variables)
@@ -128,7 +128,7 @@ class DeterminismCallback(keras.callbacks.Callback):  # type: ignore[misc]  # ke
         self._training.begin_steps(self._num_batches)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """A batch ends, or as many as `steps_per_execution` says: a step."""
+        """Count a step: a batch, or as many batches as `steps_per_execution` says."""
         self._num_batches += 1
         self._training.count_to(self._num_batches)
 
@@ -143,5 +143,5 @@ class DeterminismCallback(keras.callbacks.Callback):  # type: ignore[misc]  # ke
             self._training.capture(epoch=epoch + 1, step=self._num_batches).save(self._path)
 
     def _take_parts(self) -> None:
-        """Add the model and its optimizer to the state, which have their variables by now."""
+        """Add the model and its optimizer, which have their variables by now, to the state."""
         self._training.parts.update(model=self.model, optimizer=self.model.optimizer)

@@ -32,9 +32,9 @@ def _bases() -> tuple[Any, ...]:
 class DeterminismCallback(*_bases()):  # type: ignore[misc]  # which package it is is known only here
     """Makes a training with Lightning deterministic, counts its steps, and lets it resume bit-exactly.
 
-    Settings are made and seeds given when it is made, so make it before the model. In a recording, a step is what the trainer counts
-    in `global_step`. Each checkpoint holds `determinism.state`; with a loader that is `determinism.state.resumable`, a run also
-    resumes in the middle of an epoch.
+    Settings are made and seeds set when it is created, so create it before the model. In a recording, a step is what the
+    trainer counts in `global_step`. Each checkpoint holds `determinism.state`; with a loader that is
+    `determinism.state.resumable`, a run also resumes in the middle of an epoch.
 
     Example:
         callback = DeterminismCallback(seed=1)
@@ -56,21 +56,21 @@ class DeterminismCallback(*_bases()):  # type: ignore[misc]  # which package it 
         update_ledger: bool = False,
         **parts: Any,
     ) -> None:
-        """Make the settings, and give the seeds.
+        """Make the settings, and set the seeds.
 
         Args:
             seed: As for `determinism.enable`; None leaves it to `seed_everything`.
             warn_only: As for `determinism.enable`.
             threads: As for `determinism.enable`.
             precision: As for `determinism.enable`.
-            allow: What may be different in a resumed run, as for `determinism.state.restore`.
-            ledger: A [golden](goldens.md): it is written when a training ends, or compared with if it is there.
-            update_ledger: Replace a golden that is there.
-            **parts: What else belongs to the state: generators of the program's own, objects with `state_dict()` and `load_state_dict()`.
+            allow: What may differ in a resumed run, as for `determinism.state.restore`.
+            ledger: A [golden](goldens.md): it is written when a training ends, or compared with if it exists.
+            update_ledger: Replace an existing golden.
+            **parts: Further parts of the state: the program's own generators, objects with `state_dict()` and `load_state_dict()`.
 
         Raises:
-            TraceError: The golden is damaged, or no golden.
-            UsageError: A part cannot take its state back, or there is no folder for the golden; nothing was set.
+            TraceError: The file is damaged, or is not a golden.
+            UsageError: The state of a part cannot be restored, or the golden's folder does not exist; nothing was set.
         """
         super().__init__()
         self._training = Training(
@@ -91,28 +91,28 @@ class DeterminismCallback(*_bases()):  # type: ignore[misc]  # which package it 
 
     @property
     def settings(self) -> Settings:
-        """Each setting that was made, and what became of it, as `determinism.enable` gives it: `callback.settings.open` is what is left to do."""
+        """Each setting and its outcome, as `determinism.enable` returns them; `settings.open` has those that are left to do."""
         return self._training.settings
 
     @property
     def ledger(self) -> TrainingLedger | None:
-        """What `ledger` asked for: its `comparison`, and `raise_if_different` for scripts that shall fail; None if nothing was asked for."""
+        """The ledger, with `comparison`, and `raise_if_different` for scripts that should fail; None if none was requested."""
         return self._training.ledger
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Tell what came too late, or was undone; let each of several ranks draw numbers of its own."""
+        """Warn of what came too late, or was undone; let each of several ranks draw its own numbers."""
         if stage != "fit":
             return
         self._training.check("Trainer(deterministic=...)", pl_module.modules())
         self._is_alone = trainer.world_size == 1
         if not self._is_alone:
             warn("trainer-ranks", ranks=trainer.world_size)
-            # Lightning starts the other processes itself, and tells them their rank later than the callback is made.
+            # Lightning starts the other processes itself, and sets their rank after the callback is created.
             seeds = active_seeds()
             if seeds is not None and seeds.streams.rank != trainer.global_rank:
                 seeds.begin(rank=trainer.global_rank)
 
-    # What Lightning keeps in a checkpoint, and gives back before the data are set up.
+    # What Lightning keeps in a checkpoint, and returns before the data are set up.
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the run, in a form that `torch.load` loads with `weights_only=True`; nothing with several ranks."""
@@ -123,13 +123,13 @@ class DeterminismCallback(*_bases()):  # type: ignore[misc]  # which package it 
         self._resumed = from_dict(state_dict)
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Let loaders begin an epoch anew if this one is over: Lightning goes on with the next, as their position does not tell."""
+        """Let loaders begin a new epoch if this one is over: Lightning continues with the next, unlike their position."""
         loaders = list(_train_loaders(trainer))
         if not getattr(trainer.fit_loop.epoch_loop.batch_progress, "is_last_batch", False):
             self._warn_of_restart(loaders)
             return
         states = checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader", ())
-        # Lightning gives the states of those that tell where they are, in their order.
+        # Lightning has the states of the loaders that report their position, in their order.
         telling = [loader for loader in loaders if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")]
         for loader, state in zip(telling, states, strict=False):
             if isinstance(loader, ResumableLoader):
@@ -145,7 +145,7 @@ class DeterminismCallback(*_bases()):  # type: ignore[misc]  # which package it 
             else:
                 warn("trainer-loader-ahead")
 
-    # When generators are put back: what draws after them must draw here what it drew in the run that was saved.
+    # When generators are put back: later draws must be those of the run that was saved.
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Put the state back before the data are set up: a plain `DataLoader` draws there."""
@@ -155,23 +155,23 @@ class DeterminismCallback(*_bases()):  # type: ignore[misc]  # which package it 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Count the steps of the optimizers from here on."""
         if self._resumed is not None and all(isinstance(loader, ResumableLoader) for loader in _train_loaders(trainer)):
-            # These have drawn nothing yet; whatever set up the trainer may have.
+            # These have drawn nothing yet; setting up the trainer may have.
             self._training.restore(self._resumed)
         self._training.begin_steps(trainer.global_step)
         self._end_counting()
-        # After the recorder's own hook, so that what the optimizer has done belongs to the step.
+        # After the recorder's own hook, so that the optimizer's work belongs to the step.
         self._hook = register_optimizer_step_post_hook(
             lambda optimizer, args, kwargs: self._stepped(trainer, optimizer)
         )
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin the next epoch as the run that was saved began it."""
+        """Begin the next epoch as the saved run began it."""
         if self._resumed is not None and all(isinstance(loader, ResumableLoader) for loader in _train_loaders(trainer)):
             self._training.restore(self._resumed)
         self._resumed = None
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """The state is in use: it is put back no more."""
+        """Forget the state: once training runs, it must not be put back again."""
         self._resumed = None
 
     # Steps.
@@ -181,7 +181,7 @@ class DeterminismCallback(*_bases()):  # type: ignore[misc]  # which package it 
             self._training.count_step()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Count the steps that a gradient scaler left out; Lightning counts them too."""
+        """Count the steps that a gradient scaler skipped; Lightning counts them too."""
         self._training.count_to(trainer.global_step)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
@@ -201,7 +201,7 @@ class DeterminismCallback(*_bases()):  # type: ignore[misc]  # which package it 
 
 
 def has_length(loader: Any) -> bool:
-    """Whether a loader knows how many batches it has; without, Lightning fetches a batch ahead to see whether there is one."""
+    """Whether a loader knows how many batches it has; if not, Lightning fetches one ahead to see whether there is one."""
     try:
         len(loader)
     except (TypeError, NotImplementedError):
@@ -210,7 +210,7 @@ def has_length(loader: Any) -> bool:
 
 
 def _train_loaders(trainer: Any) -> Iterator[Any]:
-    """The loaders of the training, whichever lists and dictionaries hold them."""
+    """The loaders of the training, also those within lists and dictionaries."""
     waiting = [trainer.train_dataloader]
     while waiting:
         one = waiting.pop(0)

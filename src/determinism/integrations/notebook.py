@@ -1,7 +1,7 @@
-"""`%load_ext determinism` gives IPython and Jupyter `%%determinism`: a cell runs twice from the same state and is compared.
+"""`%load_ext determinism` adds `%%determinism` to IPython and Jupyter: a cell runs twice from the same state and is compared.
 
-The last run is the one that counts: what it prints and shows is shown, and what it changes stays. Before each other run, what the
-cell can reach is put back.
+The last run counts: its output is shown, and its changes stay. Before each run but the first, everything that the cell can
+reach is put back.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def load_ipython_extension(shell: Any) -> None:
     Args:
         shell: The running shell.
     """
-    # No function of its own: its frame would be in the traceback of each cell that fails.
+    # Not a function: its frame would be in the traceback of each cell that fails.
     shell.register_magic_function(partial(_magic, shell), magic_kind="cell", magic_name=MAGIC)
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """Remove it; IPython calls this for `%unload_ext determinism`.
+    """Remove `%%determinism`; IPython calls this for `%unload_ext determinism`.
 
     Args:
         shell: The running shell.
@@ -71,12 +71,12 @@ def _magic(shell: Any, line: str, cell: str) -> None:
         raise ShownWithoutTraceback(f"%%{MAGIC} --fail: {str(found.report()).splitlines()[0]}")
 
 
-# What is written after `%%determinism`.
+# The options after `%%determinism`.
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Raise what the cell shows; argparse would end the kernel.
+        """Raise the error that the cell shows; argparse would end the kernel.
 
         Raises:
             UsageError: Always.
@@ -101,40 +101,40 @@ def _options(line: str) -> argparse.Namespace:
     if options.runs < 2:
         parser.error(f"--runs {options.runs}: comparing needs two runs or more")
     if options.steps is not None and options.steps < 1:
-        parser.error(f"--steps {options.steps}: give a number from 1 on, or leave it out for all")
+        parser.error(f"--steps {options.steps}: give a number of at least 1, or leave it out for all")
     if options.output is not None and not options.output.isidentifier():
-        parser.error(f"--output {options.output}: this is no name of a variable")
+        parser.error(f"--output {options.output}: this is not a variable name")
     return options
 
 
-# The cell, as IPython would run it.
+# The cell, run as IPython runs it.
 
 
 class _Cell:
-    """The code of a cell, with the numbers of its lines, and where it runs."""
+    """The code of a cell, with its line numbers, and the shell in which it runs."""
 
     def __init__(self, shell: Any, line: str, cell: str) -> None:
-        """Compile it as IPython does.
+        """Compile the cell as IPython does.
 
         Raises:
-            UsageError: It is one that cannot be run twice.
-            SyntaxError: It is no Python.
+            UsageError: The cell cannot be run twice.
+            SyntaxError: The cell is not valid Python.
         """
         if cell.lstrip().startswith("%%"):
             raise UsageError(
                 "cell-not-repeatable",
-                f"%%{MAGIC} cannot be followed by another magic of the whole cell, {cell.split()[0]}, whose code would not be seen. "
+                f"%%{MAGIC} cannot be followed by another cell magic, {cell.split()[0]}, whose code would not be visible to it. "
                 "Leave out one of them. Nothing was run.",
             )
         self.shell = shell
-        # In place of the first line, so that each line has the number that is seen in the notebook.
+        # In place of the first line, so that each line has the number that the notebook shows.
         source = f"#%%{MAGIC} {line}\n{cell}"
         transformed = shell.transform_cell(source)
         if shell.should_run_async(source, transformed_cell=transformed):
             raise UsageError(
                 "cell-not-repeatable",
-                "This cell awaits something at its top level, so it runs in a loop together with other tasks, and cannot be run again from "
-                "the same state. Put what is to be checked into a cell of its own. Nothing was run.",
+                "This cell awaits something at its top level, so it runs in an event loop together with other tasks, and cannot be run again from "
+                "the same state. Put the code to check into its own cell. Nothing was run.",
             )
         self.name, number = _running_cell(shell)
         # Tracebacks and reports show the first line as it was written.
@@ -145,18 +145,18 @@ class _Cell:
         self._shown = [compile(ast.Interactive([node]), file, "single") for node in shown]
 
     def functions(self) -> list[FunctionType]:
-        """Functions that do what the cell does."""
+        """Functions with the code of the cell."""
         return [FunctionType(code, self.shell.user_ns) for code in (self.code, *self._shown)]
 
     def run(self) -> None:
-        """Run it; its last expression is shown."""
+        """Run the cell; its last expression is shown."""
         __tracebackhide__ = True
         for code in (self.code, *self._shown):
             exec(code, self.shell.user_ns)
 
 
 def _running_cell(shell: Any) -> tuple[str, int]:
-    """The name and the number of the cell that is running; IPython counts on before it runs one, or after, by its version."""
+    """The name and number of the running cell; depending on its version, IPython counts before or after it runs a cell."""
     at = sys._getframe()
     while at.f_back is not None and not is_cell(at.f_code.co_filename):
         at = at.f_back
@@ -169,7 +169,7 @@ def _running_cell(shell: Any) -> tuple[str, int]:
 
 
 def _checked(cell: _Cell, options: argparse.Namespace) -> Comparison | None:
-    """Run a cell as often as asked for, and show what was found; None if nothing was to be compared."""
+    """Run a cell as often as requested, and show the comparison; None if nothing was to be compared."""
     __tracebackhide__ = True
     if is_recording() or RUN_VARIABLE in os.environ:
         # `determinism check -- jupyter nbconvert` compares whole notebooks.
@@ -210,7 +210,7 @@ def _checked(cell: _Cell, options: argparse.Namespace) -> Comparison | None:
 
 
 _GLOBAL = re.compile(r"^globals\(\)\['(\w+)'\]")
-"""A variable of the notebook, as the copying of states names it."""
+"""A variable of the notebook, as a `StateError` names it."""
 
 
 def _state_error(error: StateError, number: int) -> UsageError:
@@ -235,7 +235,7 @@ def _failed(number: int, runs: int, error: Exception) -> str:
 
 @contextmanager
 def _hidden(is_hidden: bool) -> Iterator[None]:
-    """Keep back what a run prints and shows, unless it fails."""
+    """Hide the output of a run, unless it fails."""
     __tracebackhide__ = True
     if not is_hidden:
         yield
@@ -259,25 +259,25 @@ def _figures() -> set[int]:
 
 
 def _close_figures(before: set[int]) -> None:
-    """Close what a run has drawn, which would be shown at the end of the cell with what the last one draws."""
+    """Close the figures of a run, which would be shown at the end of the cell with those of the last run."""
     pyplot = sys.modules.get("matplotlib.pyplot")
     for number in _figures() - before:
         assert pyplot is not None
         pyplot.close(number)
 
 
-# What is shown.
+# The report of a cell.
 
 
 class _CellReport:
     """A comparison, as a notebook or a terminal shows it."""
 
     def __init__(self, comparison: Comparison, failure: str | None = None) -> None:
-        """Take what was found.
+        """Take the comparison.
 
         Args:
-            comparison: Of the runs.
-            failure: That a later run failed, which is a difference by itself; None if none did.
+            comparison: The comparison of the runs.
+            failure: The sentence that a later run failed, which is itself a difference; None if none did.
         """
         self._comparison = comparison
         self._failure = failure

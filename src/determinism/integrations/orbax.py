@@ -1,4 +1,4 @@
-"""`determinism.state` as an item of Orbax checkpoints, beside the arrays that Orbax saves itself."""
+"""`determinism.state` as an item of Orbax checkpoints, next to the arrays that Orbax itself saves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from determinism.state import State, capture, load, restore
 class StateHandler(ocp.CheckpointHandler):  # type: ignore[misc]  # orbax has no annotations that mypy sees
     """Writes a state into the folder of its item, one file for each process, and reads it from there.
 
-    `StateSave` and `StateRestore` are what a checkpoint manager is given; it finds this by them.
+    A checkpoint manager is given `StateSave` and `StateRestore`, from which it finds this handler.
     """
 
     def save(self, directory: Any, args: StateSave) -> None:
@@ -24,10 +24,10 @@ class StateHandler(ocp.CheckpointHandler):  # type: ignore[misc]  # orbax has no
         args.state.save(_file(directory))
 
     def restore(self, directory: Any, args: StateRestore | None = None) -> State:
-        """Put the state back, and give it: plain values are read from it.
+        """Put the state back, and return it: plain values are read from it.
 
         Raises:
-            StateError: It does not fit here, or is damaged; nothing was put back.
+            StateError: The state does not fit here, or is damaged; nothing was put back.
         """
         state = load(_file(directory))
         if args is not None:
@@ -40,7 +40,7 @@ def _file(directory: Any) -> Path:
 
 
 class StateSave(ocp.args.CheckpointArgs):  # type: ignore[misc]
-    """Says what of the run is saved beside the arrays; its state is captured when this is made.
+    """What is saved of the run in addition to the arrays; its state is captured when this object is created.
 
     Example:
         manager.save(
@@ -65,7 +65,7 @@ class StateSave(ocp.args.CheckpointArgs):  # type: ignore[misc]
 
 @dataclass
 class StateRestore(ocp.args.CheckpointArgs):  # type: ignore[misc]
-    """Says what takes its state back.
+    """The parts whose state is restored.
 
     Example:
         template = {"training": ocp.args.StandardRestore(training), "run": StateRestore({"loader": loader})}

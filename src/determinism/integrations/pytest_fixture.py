@@ -1,4 +1,4 @@
-"""What the fixture `determinism` gives a test: parts of it are called again, or recorded and compared."""
+"""The fixture `determinism`, with which a test calls parts of itself again, or records and compares them."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 
 
 class TestDeterminism:
-    """The fixture `determinism`: its methods fail the test where tensors are not bit-identical.
+    """The fixture `determinism`: its methods fail the test if tensors are not bit-identical.
 
-    Every other name is that of the module `determinism`, which the argument hides in the test.
+    All other names are those of the module `determinism`, which the argument shadows in the test.
     """
 
     __test__ = False
-    """pytest collects no tests from it where a test file imports it."""
+    """Keeps pytest from collecting tests from it if a test file imports it."""
 
     def __init__(self, request: pytest.FixtureRequest, folder: Path, module: ModuleType) -> None:
-        """Use the fixture.
+        """Take what the fixture needs.
 
         Args:
-            request: Of the test.
-            folder: An empty one, for traces.
-            module: `determinism`.
+            request: The request of the test.
+            folder: An empty folder for traces.
+            module: The module `determinism`.
         """
         self._item = request.node
         self._folder = folder
@@ -60,9 +60,9 @@ class TestDeterminism:
             **kwargs: Its keyword arguments.
 
         Raises:
-            DifferenceError: The runs differ, or came to no verdict; the message is the report.
+            DifferenceError: The runs differ, or there is no verdict; the message is the report.
             StateError: Something that the function can reach cannot be copied.
-            UsageError: No supported framework is imported, or fewer than two runs are asked for.
+            UsageError: No supported framework is imported, or fewer than two runs are requested.
 
         Returns:
             The comparison.
@@ -77,12 +77,12 @@ class TestDeterminism:
         """Record the `with` block, for `compare`.
 
         Args:
-            name: What `compare` calls it. It is kept for this test only.
+            name: Its name for `compare`. It is kept for this test only.
             level: `op`, `module` or `step`.
-            values: Keep up to so many elements of each tensor.
+            values: Keep up to this many elements of each tensor.
 
         Raises:
-            UsageError: No supported framework is imported, the name is no file name or was used before, or a recording is running.
+            UsageError: No supported framework is imported, the name is not a file name or was used before, or a recording is running.
 
         Yields:
             The recording.
@@ -96,16 +96,16 @@ class TestDeterminism:
             yield session
 
     def compare(self, *names: str | os.PathLike[str], strict: bool = False) -> Comparison:
-        """Compare what was recorded, and fail the test unless every tensor is bit-identical.
+        """Compare recordings, and fail the test unless every tensor is bit-identical.
 
         Args:
-            *names: Names that were given to `record`, or paths of other traces.
-            strict: Differences that nothing reads count, too.
+            *names: Names that were passed to `record`, or paths of other traces.
+            strict: Count differences that nothing reads, too.
 
         Raises:
-            DifferenceError: They differ, or the comparison came to no verdict; the message is the report.
-            TraceError: One cannot be read.
-            UsageError: There are fewer than two.
+            DifferenceError: The recordings differ, or there is no verdict; the message is the report.
+            TraceError: A trace cannot be read.
+            UsageError: There are fewer than two names.
 
         Returns:
             The comparison.
@@ -120,12 +120,12 @@ class TestDeterminism:
 
     @contextmanager
     def same_as_golden(self, path: str | os.PathLike[str]) -> Iterator[AdapterSession]:
-        """Record the steps of the `with` block, and fail the test unless they end in what a committed golden has.
+        """Record the steps of the `with` block, and fail the test unless they match a committed golden.
 
         `pytest --determinism-update-goldens` writes the golden.
 
         Args:
-            path: Of the golden; a relative one begins at the folder of the test's file.
+            path: The path of the golden, relative to the folder of the test's file.
 
         Raises:
             DifferenceError: The steps differ from the golden; the message is the report.
@@ -150,7 +150,7 @@ class TestDeterminism:
         trace = self._folder / f"golden {self._goldens}"
         with record(trace, level=Level.STEP) as session:
             yield session
-        # The command of the session varies: here the rest of the tests is selected, there one.
+        # Not the command of the session, which varies with the selection of tests.
         found = replace(ledger_of(open_trace(trace)), command=f"pytest {self._item.nodeid}")
         if is_updated:
             write_golden(golden, text_of(found), update=True)
@@ -168,7 +168,7 @@ class TestDeterminism:
     def _trace(self, name: str) -> Path:
         if not name or name in (".", "..") or Path(name).name != name:
             raise UsageError(
-                "recording-name", f"A recording is called {name!r}, which is no name of a file. Give one like 'first'."
+                "recording-name", f"A recording is called {name!r}, which is not a file name. Use one like 'first'."
             )
         return self._folder / name
 
@@ -181,8 +181,8 @@ def opened(request: pytest.FixtureRequest, module: ModuleType) -> Iterator[TestD
     """The fixture, with a folder for its traces, which is removed afterwards.
 
     Args:
-        request: Of the test.
-        module: `determinism`.
+        request: The request of the test.
+        module: The module `determinism`.
     """
     with tempfile.TemporaryDirectory(prefix="determinism-") as folder:
         yield TestDeterminism(request, Path(folder), module)

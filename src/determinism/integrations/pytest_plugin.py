@@ -1,7 +1,7 @@
 """The pytest plugin: `@pytest.mark.deterministic`, `--determinism` and the fixture `determinism`.
 
-pytest loads this module in every session of an environment that has this package, so it imports nothing but names, and has no hook that is
-called for each test: what runs tests twice is registered once a selected test asks for it.
+pytest loads this module in every session of an environment that has this package, so it imports only names, and has no hook
+that is called for each test: the hooks that repeat tests are registered only if a selected test requests it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from determinism.integrations.pytest_fixture import TestDeterminism
 
 _MARKER_LINE = (
-    f"{MARKER}(runs=2, level='op', steps=None, restore_generators=False, warmup=0, unrestored=()): run the test so often, from the same "
-    "state, and fail unless every tensor was bit-identical; see docs/pytest.md of determinism."
+    f"{MARKER}(runs=2, level='op', steps=None, restore_generators=False, warmup=0, unrestored=()): run the test several times from the same "
+    "state, and fail unless every tensor is bit-identical; see docs/pytest.md of determinism."
 )
 
 
@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--determinism-update-goldens",
         action="store_true",
         dest=UPDATE_OPTION,
-        help="Write the goldens that selected tests compare with, in place of those that are there.",
+        help="Write the goldens that selected tests compare with, replacing existing ones.",
     )
 
 
@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Register what runs tests twice, if a selected one asks for it."""
+    """Register the hooks that repeat tests, if a selected test requests it."""
     if config.getoption(OPTION) or any(item.get_closest_marker(MARKER) is not None for item in items):
         runs = import_module("determinism.integrations.pytest_runs")
         config.pluginmanager.register(runs.RepeatedTests(config), "determinism-runs")
@@ -56,7 +56,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(name="determinism")
 def determinism_fixture(request: pytest.FixtureRequest) -> Iterator[TestDeterminism]:
-    """`check`, `record`, `compare` and `same_as_golden`, which fail the test where tensors are not bit-identical."""
+    """`check`, `record`, `compare` and `same_as_golden`, which fail the test if tensors are not bit-identical."""
     import determinism
 
     module = import_module("determinism.integrations.pytest_fixture")
@@ -65,7 +65,7 @@ def determinism_fixture(request: pytest.FixtureRequest) -> Iterator[TestDetermin
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Count the verdicts, and say which tests could not be checked, and why."""
+    """Count the verdicts, and list why tests could not be checked."""
     reports = [report for found in terminalreporter.stats.values() for report in found]
     properties = [
         (report.nodeid, dict(report.user_properties))

@@ -1,4 +1,4 @@
-"""Names of the pytest plugin, and the properties that it gives tests. Loaded in every session, so it imports nothing."""
+"""Names of the pytest plugin, and the properties that it adds to tests. Loaded in every session, so it imports nothing."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ if TYPE_CHECKING:
 MARKER = "deterministic"
 
 OPTION = "determinism"
-"""Of `--determinism`."""
+"""The name of the value of `--determinism`."""
 
 UPDATE_OPTION = "determinism_update_goldens"
-"""Of `--determinism-update-goldens`."""
+"""The name of the value of `--determinism-update-goldens`."""
 
 PROPERTY = "determinism."
-"""How the names of the properties begin that a test's report and JUnit XML have."""
+"""The prefix of the properties' names in a test's report and in JUnit XML."""
 
 NOT_CHECKED = "not checked"
-"""What stands in place of a verdict where a test was run once."""
+"""Replaces the verdict of a test that was run only once."""
 
 
 def note(item: pytest.Item, verdict: str, **values: str | None) -> None:
-    """Note properties, which reports and JUnit XML have, in place of those noted before.
+    """Note properties for reports and JUnit XML, replacing those noted before.
 
     Args:
         item: The test.
-        verdict: Of its runs.
-        **values: `kind`, `line` and `reason`, as far as they are known.
+        verdict: The verdict of its runs.
+        **values: `kind`, `line` and `reason`, if they are known.
     """
     names = [PROPERTY + name for name in ("verdict", "kind", "line", "reason")]
     item.user_properties[:] = [entry for entry in item.user_properties if entry[0] not in names]
-    # As plain strings: xdist sends them from its workers, and no enumeration.
+    # As plain strings: xdist sends these from its workers, but not enumerations.
     item.user_properties.append((f"{PROPERTY}verdict", str(verdict)))
     item.user_properties += [(f"{PROPERTY}{name}", value) for name, value in values.items() if value]
 
 
 def note_comparison(item: pytest.Item, comparison: Comparison, verdict: Verdict | None = None) -> None:
-    """Note a verdict, what kind of difference it is, and the line.
+    """Note a verdict, the kind of difference, and the line.
 
     Args:
         item: The test.
-        comparison: What was found.
-        verdict: What is known by other means; None takes that of the comparison.
+        comparison: The comparison of its runs.
+        verdict: A verdict known by other means; None: that of the comparison.
     """
     first = comparison.first_divergence
     site = None if first is None else first.forward_site or first.site

@@ -1,8 +1,8 @@
-"""Runs a test several times from the same state and compares what it recorded.
+"""Runs a test several times from the same state and compares the recordings.
 
-Each run is the whole test: fixtures of scope `function` are made anew and torn down after it. What lives longer, which is fixtures of
-wider scopes, parameters, the class and what the test and its fixtures reach in modules, is copied before the first of them is
-made, and put back there in later runs. Only the body is recorded.
+Each run is the whole test, with its own fixtures of scope `function`. State that lives longer (fixtures of wider scopes,
+parameters, the class, and what the test and its fixtures reach in modules) is copied before the first of these fixtures is
+made, and put back at that point in later runs. Only the body is recorded.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from determinism.session.snapshot import GeneratorSnapshot, Snapshot
 from determinism.types import Kind, Level, Verdict
 
 _MOST_PREPARATIONS = 2
-"""How often a run only makes fixtures that live on, before those that are compared."""
+"""How many runs may only make fixtures that outlive them, before the runs that are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +46,28 @@ class Plan:
     runs: int = 2
     level: str = Level.OP
     steps: int | None = None
-    """Of each run so many are compared; what follows is run, and not recorded."""
+    """How many steps of each run are compared; later ones are run, but not recorded."""
     restore_generators: bool = False
-    """Whether later runs begin with the random generators as the first one did; if not, in other states."""
+    """Whether later runs begin with the random generators in the same states as the first one; if not, in different ones."""
     warmup: int = 0
-    """How many runs come before those that are compared."""
+    """How many runs precede those that are compared."""
     unrestored: Sequence[str] = ()
     """Fixtures that are left as they are between runs."""
     is_marked: bool = True
-    """Whether the test asks for it; if not, `--determinism` does."""
+    """Whether the test has the marker; if not, `--determinism` requests the runs."""
 
 
 def plan_of(item: pytest.Item) -> Plan | None:
-    """How a test is to be run; None for once, as always.
+    """How a test is to be run; None for once, as usual.
 
     Raises:
-        UsageError: The marker has arguments that it does not know.
+        UsageError: The marker has unknown or invalid arguments.
     """
     marker = item.get_closest_marker(MARKER)
     if marker is None:
         return Plan(is_marked=False) if item.config.getoption(OPTION) else None
     if marker.args:
-        raise _wrong_marker(f"got {len(marker.args)} arguments without names")
+        raise _wrong_marker(f"got {len(marker.args)} positional arguments")
     unknown = marker.kwargs.keys() - {field.name for field in fields(Plan) if field.name != "is_marked"}
     if unknown:
         raise _wrong_marker(f"got {', '.join(sorted(unknown))}, which it does not know")
@@ -77,7 +77,7 @@ def plan_of(item: pytest.Item) -> Plan | None:
     if plan.level not in set(Level):
         raise _wrong_marker(f"got level={plan.level!r}; choose from {', '.join(Level)}")
     if plan.steps is not None and (not _is_number(plan.steps) or plan.steps < 1):
-        raise _wrong_marker(f"got steps={plan.steps!r}; give a number from 1 on, or leave it out for all")
+        raise _wrong_marker(f"got steps={plan.steps!r}; give a number of at least 1, or leave it out for all")
     if not _is_number(plan.warmup) or plan.warmup < 0:
         raise _wrong_marker(f"got warmup={plan.warmup!r}; give the number of runs before those that are compared")
     names = (plan.unrestored,) if isinstance(plan.unrestored, str) else tuple(plan.unrestored)
@@ -104,13 +104,13 @@ def why_not_repeated(item: pytest.Item) -> UsageError | None:
     function = getattr(item, "function", None)
     reason = None
     if not isinstance(item, pytest.Function) or function is None:
-        reason = "it is no Python function"
+        reason = "it is not a Python function"
     elif inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         reason = "it is asynchronous: what its tasks do may be ordered differently in each run, and only one thread is recorded"
     elif inspect.isgeneratorfunction(function):
         reason = "it is a generator, which pytest does not run"
     elif getattr(function, "is_hypothesis_test", False):
-        reason = "Hypothesis draws other examples in each run"
+        reason = "Hypothesis draws different examples in each run"
     if reason is None:
         return None
     return UsageError(
@@ -121,10 +121,10 @@ def why_not_repeated(item: pytest.Item) -> UsageError | None:
 
 
 class RepeatedTests:
-    """The hooks that run tests several times; registered only where a selected test asks for it."""
+    """The hooks that run tests several times; registered only if a selected test requests it."""
 
     def __init__(self, config: pytest.Config) -> None:
-        """Note whether this process is recorded by something else."""
+        """Note whether this process is already being recorded."""
         self._current: _RepeatedTest | None = None
         # `determinism check -- pytest` compares whole sessions: there each test is run once.
         self._is_recorded = RUN_VARIABLE in os.environ
@@ -147,14 +147,14 @@ class RepeatedTests:
             note(item, NOT_CHECKED, reason="tests that were run once, since this whole session is recorded already")
             return None
         if problem is None and not plan.is_marked and "determinism" in getattr(item, "fixturenames", ()):
-            # It records for itself, and recordings do not nest.
-            note(item, NOT_CHECKED, reason="tests that use the fixture `determinism`, which record for themselves")
+            # It makes its own recordings, and these do not nest.
+            note(item, NOT_CHECKED, reason="tests that use the fixture `determinism`, which make their own recordings")
             return None
         if problem is not None and not plan.is_marked:
             note(
                 item,
                 NOT_CHECKED,
-                reason="tests that are no plain functions: asynchronous ones, and those of other kinds",
+                reason="tests that are not plain functions: asynchronous ones, and those of other kinds",
             )
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
@@ -169,7 +169,7 @@ class RepeatedTests:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> None:
-        """Copy or put back the state before the first fixture that belongs to one run."""
+        """Copy or put back the state before the first fixture that belongs to a single run."""
         if self._current is None:
             return
         if fixturedef.scope == "function":
@@ -224,7 +224,7 @@ class _RepeatedTest:
         while True:
             self._number += 1
             self._has_begun = False
-            # What earlier runs printed would be shown again.
+            # The output of earlier runs would be shown again.
             item._report_sections.clear()
             if not item._request:
                 item._initrequest()
@@ -235,14 +235,14 @@ class _RepeatedTest:
                 is_last = self._is_over or not all(report.passed or _is_unexpected_pass(report) for report in reports)
                 if is_last:
                     self._log(reports, seconds)
-                    # As pytest does: what stops the session also tears down all that is left.
+                    # As in pytest: a session that stops also tears down all that is left.
                     if item.session.shouldfail or item.session.shouldstop:
                         nextitem = None
                 following = nextitem if is_last else item.parent
                 teardown = call_and_report(item, "teardown", log=False, nextitem=following)
                 if not is_last and not teardown.passed:
                     self._log(reports, seconds)
-                    # What outlives one run was to be kept for the next one.
+                    # Fixtures that outlive one run were to be kept for the next one.
                     rest = call_and_report(item, "teardown", log=False, nextitem=nextitem)
                     self._log([teardown] if rest.passed else [teardown, rest], seconds[2:])
                     return
@@ -263,7 +263,7 @@ class _RepeatedTest:
     # What happens within a run.
 
     def begin(self) -> None:
-        """Copy the state that the runs start from, in the first one; put it back in the others."""
+        """Copy the state that the runs start from in the first run; put it back in the others."""
         if self._has_begun:
             return
         self._has_begun = True
@@ -275,7 +275,7 @@ class _RepeatedTest:
                 return
             self._start.restore()
         except StateError as error:
-            # Raised here, it would leave pytest with a fixture that is half made; the body is not run.
+            # Raised here, it would leave pytest with a half-made fixture; the body is not run.
             self._problem = self._state_error(error)
             return
         if not self._plan.restore_generators:
@@ -289,7 +289,7 @@ class _RepeatedTest:
         for name, definitions in self.item._fixtureinfo.name2fixturedefs.items():
             definition = definitions[-1]
             if definition.scope == "function":
-                # It may read and change what lives longer.
+                # It may read and change state that lives longer.
                 made_by = getattr(definition.func, "__func__", definition.func)
                 if isinstance(made_by, FunctionType):
                     named[f"{name}()"] = made_by
@@ -310,7 +310,7 @@ class _RepeatedTest:
         )
 
     def wider_fixture(self) -> None:
-        """A fixture that outlives the run is made; if the run has begun, only the next one starts from all that there is."""
+        """Note that a fixture that outlives the run is made; if the run has begun, only the next one starts with it in place."""
         self._makes_wider_fixtures |= self._has_begun
 
     @contextmanager
@@ -340,7 +340,7 @@ class _RepeatedTest:
             raise
 
     def _failed(self, error: BaseException) -> None:
-        """A run failed; if one before it did not, that is a difference."""
+        """Report that a run failed, which is a difference if an earlier one did not."""
         if self._number == 1:
             return
         before = "run 1" if self._number == 2 else f"runs 1 to {self._number - 1}"
@@ -361,7 +361,7 @@ class _RepeatedTest:
         error.add_note(f"\nDifferent: {said}")
 
     def conclude(self) -> None:
-        """The body came to its end: after the last run, compare."""
+        """End a run whose body is complete; after the last run, compare."""
         if self._generators_afterwards is None:
             self._generators_afterwards = GeneratorSnapshot.take()
         if self._problem is not None:
@@ -406,14 +406,14 @@ class _RepeatedTest:
         if first.kind is Kind.RNG and not self._plan.restore_generators:
             lines += [
                 "",
-                "Before each run after the first one, the random generators are put into other states, as other tests before this one "
+                "Before each run after the first one, the random generators are put into different states, as other tests before this one "
                 f"would leave them. Seed in the test or in a fixture of scope function, or, if a wider fixture does it on purpose, write "
                 f"@pytest.mark.{MARKER}(restore_generators=True).",
             ]
         if first.kind is Kind.STRUCTURE and not self._plan.warmup:
             lines += [
                 "",
-                "If a library does this only once in a process, such as compiling or filling a cache, run the test once before those runs "
+                "If a library does this only once in a process, such as compiling or filling a cache, run the test once before the runs "
                 f"that are compared: @pytest.mark.{MARKER}(warmup=1).",
             ]
         if not any(cause.status != "possible" for cause in comparison.causes):
@@ -430,7 +430,7 @@ class _RepeatedTest:
 
 
 def _is_unexpected_pass(report: pytest.TestReport) -> bool:
-    """Whether a test that is expected to fail came to its end; a later run may still fail, as expected."""
+    """Whether a test that is expected to fail passed; a later run may still fail, as expected."""
     return report.when == "call" and isinstance(report.longrepr, str) and report.longrepr.startswith("[XPASS(strict)]")
 
 
@@ -438,7 +438,7 @@ _perturbations = itertools.count(1)
 
 
 def _perturb_generators() -> None:
-    """Put the global generators into states that no other run of this session has begun with."""
+    """Put the global generators into states with which no other run of this session has begun."""
     streams = Streams(next(_perturbations))
     seed_python(streams)
     seed_numpy(streams)

@@ -1,5 +1,5 @@
-"""What the integrations with trainers have in common: settings and seeds in time, steps counted as the trainer counts them, the state of a run, and its
-ledger, which is written as a golden at its end or compared with the one that is there.
+"""Shared by the integrations with trainers: settings and seeds in time, steps counted as the trainer counts them, the
+state of a run, and its ledger, which is written as a golden at the end of the run or compared with an existing one.
 """
 
 from __future__ import annotations
@@ -36,46 +36,46 @@ from determinism.types import Level, PrecisionName, Verdict
 
 WARNING_MESSAGES = {
     "trainer-loader-ahead": "A checkpoint is saved in the middle of an epoch, and the loader has no length, so Lightning has fetched a batch that "
-    "it did not train on yet, and a resumed run would leave that batch out. Save at the end of an epoch, or give the data set a length.",
-    "trainer-loader-restarts": "A checkpoint is saved in the middle of an epoch, and {loader} does not tell how far it has come, so a resumed run "
-    "gets other batches than this one. Wrap it where it is made: determinism.state.resumable(loader).",
+    "it has not trained on yet, and a resumed run would skip that batch. Save at the end of an epoch, or give the data set a length.",
+    "trainer-loader-restarts": "A checkpoint is saved in the middle of an epoch, and {loader} does not report its position, so a resumed run "
+    "gets different batches than this one. Wrap it where it is made: determinism.state.resumable(loader).",
     "trainer-overrides": "These settings were changed after {name} had made them: {changes}. What {trainer} or the program "
-    "sets later holds; leave it out there, or make {name} afterwards.",
-    "trainer-ranks": "{ranks} processes train together. Lightning saves what callbacks know in rank 0 alone, so no state is saved, and a resumed run "
-    "draws other numbers; and it divides only a plain DataLoader among the ranks. Give a resumable loader a sampler that does: "
+    "sets later takes effect; leave it out there, or make {name} afterwards.",
+    "trainer-ranks": "{ranks} processes train together. Lightning saves the state of callbacks in rank 0 only, so no state is saved, and a resumed run "
+    "draws different numbers; and it divides only a plain DataLoader among the ranks. Give a resumable loader a sampler that does: "
     "determinism.seed(1).sampler(data, ranks={ranks}).",
     "trainer-ranks-unsaved": "{ranks} processes train together, and trainer_state.json is one file for all, so no state is saved in it, and a resumed run "
-    "may draw other numbers. Save it beside the checkpoint in each process: determinism.state.capture(...).",
+    "may draw different numbers. Save it next to the checkpoint in each process: determinism.state.capture(...).",
     "trainer-stream": "A checkpoint is saved, and the data set is an IterableDataset, whose batches the Trainer loads again when it resumes, so if it or "
-    "the collator draws random numbers, a resumed run draws others. Use a data set with indices, or draw in the model.",
-    "trainer-seeded-late": "The model was built before {name} was made, from random numbers that nobody had seeded, so its weights "
+    "the collator draws random numbers, a resumed run draws different ones. Use a data set with indices, or draw in the model.",
+    "trainer-seeded-late": "The model was built before {name} was made, from random numbers that had not been seeded, so its weights "
     "differ in each run. Make {name} first, or call determinism.enable(seed=1) before the model is built.",
-    "trainer-unseeded": "Nobody has seeded the generators, so each run draws different numbers. Give {name} a seed, seed=1, and make it "
+    "trainer-unseeded": "The generators have not been seeded, so each run draws different numbers. Give {name} a seed, seed=1, and make it "
     "before the model is built.",
 }
-"""What is said while a training goes on, by identifier."""
+"""The warnings during a training, by identifier."""
 
 
 def warn(identifier: str, **values: object) -> None:
-    """Warn of something that keeps a training from being the same each time.
+    """Warn of a reason why a training may not be the same each time.
 
     Args:
-        identifier: Of the message.
-        **values: What the message names.
+        identifier: The identifier of the message.
+        **values: The values for its placeholders.
     """
     message = WARNING_MESSAGES[identifier].format(**values)
     warnings.warn(f"{message} ({identifier})", TrainingWarning, stacklevel=2)
 
 
-# Whether somebody had seeded the framework before a model drew its weights.
+# Detects whether the framework was seeded before a model drew its weights.
 
 
 _MOST_SEEDED = 2**53
-"""Seeds that people choose are below; of those that PyTorch draws itself, from 64 bits of the system's entropy, one in 2,000 is."""
+"""Seeds that people choose are below; of those that PyTorch draws from 64 bits of the system's entropy, one in 2,000 is."""
 
 
 def is_seeded(framework: str) -> bool:
-    """Whether somebody has seeded the generator that a framework draws weights from, with `determinism` or otherwise.
+    """Whether the generator from which a framework draws weights was seeded, with `determinism` or in any other way.
 
     Args:
         framework: `torch` or `tensorflow`; True if it is not imported.
@@ -90,17 +90,17 @@ def is_seeded(framework: str) -> bool:
 def has_drawn() -> bool:
     """Whether PyTorch's generator has drawn since it was seeded."""
     generator, generators = sys.modules["torch"].default_generator, sys.modules["torch"].Generator
-    # The recorder's own digest, which reads without an op that a recording would take for one of the program.
+    # The recorder's own digest, which reads without an op that a recording would attribute to the program.
     state_digest = import_module("determinism.frameworks.torch.ops").state_digest
     fresh = generators().manual_seed(generator.initial_seed())
     return bool(state_digest(fresh) != state_digest(generator))
 
 
 class UnseededModels:
-    """The modules or layers that were built from random numbers nobody had seeded."""
+    """The modules or layers that were built from random numbers that had not been seeded."""
 
     def __init__(self, framework: str) -> None:
-        """Note those that there are; looked for only if nobody has seeded the framework and it may have drawn.
+        """Note those that exist; searched only if the framework has not been seeded and may have drawn.
 
         Args:
             framework: `torch` or `tensorflow`.
@@ -108,22 +108,22 @@ class UnseededModels:
         found: list[Any] = []
         if not is_seeded(framework) and (framework != "torch" or has_drawn()):
             kind = sys.modules["torch"].nn.Module if framework == "torch" else import_module("keras").layers.Layer
-            # Not `isinstance`, which asks objects for their class: some load a module then.
+            # Not `isinstance`, which asks objects for their class: some then load a module.
             found = [weakref.ref(thing) for thing in gc.get_objects() if issubclass(type(thing), kind)]
         self._references = found
 
     def has_any(self, modules: Iterable[Any]) -> bool:
-        """Whether one of these modules, which has parameters of its own, is among them."""
+        """Whether one of these modules is among them and has its own parameters."""
         known = {id(module) for reference in self._references if (module := reference()) is not None}
         own = ("_parameters", "_trainable_variables")
         return any(id(module) in known and any(getattr(module, name, ()) for name in own) for module in modules)
 
 
-# One training, as seen by what is plugged into its trainer.
+# One training, as the callback or handler of its trainer sees it.
 
 
 class Training:
-    """What a callback or handler does at the moments that its trainer offers."""
+    """What a callback or handler does in the hooks of its trainer."""
 
     def __init__(
         self,
@@ -139,31 +139,31 @@ class Training:
         ledger: str | os.PathLike[str] | None = None,
         update_ledger: bool = False,
     ) -> None:
-        """Make the settings and give the seeds at once: what is made after the callback is covered, the model above all.
+        """Make the settings and set the seeds at once: everything made after the callback is covered, above all the model.
 
         Args:
-            name: What messages call the callback.
+            name: The name of the callback in messages.
             seed: As for `determinism.enable`.
             warn_only: As for `determinism.enable`.
             threads: As for `determinism.enable`.
             precision: As for `determinism.enable`.
             allow: As for `determinism.state.restore`.
-            parts: What else belongs to the state, by name: what has `state_dict` and `load_state_dict`, and generators.
-            framework: `torch` or `tensorflow`: what the model draws its weights from.
+            parts: Further parts of the state, by name: objects with `state_dict` and `load_state_dict`, and generators.
+            framework: The framework from which the model draws its weights: `torch` or `tensorflow`.
             ledger: The golden that the steps are written to or compared with.
-            update_ledger: Replace one that is there.
+            update_ledger: Replace an existing golden.
 
         Raises:
             TraceError: The golden is damaged.
-            UsageError: A part cannot take its state back, or there is no folder for the golden; nothing was set.
+            UsageError: The state of a part cannot be restored, or the golden's folder does not exist; nothing was set.
         """
         self.parts = dict(parts or {})
         for part, thing in self.parts.items():
             if not is_stateful(thing) and state_of(thing) is None:
                 raise UsageError(
                     "trainer-part-unfit",
-                    f"{part}={thing!r} is given to {name}, and has neither state_dict() and load_state_dict() nor the state of a "
-                    "generator, so it could not be put back when the run is resumed. Nothing was set. Give what has them, or leave it to the "
+                    f"{part}={thing!r} was passed to {name}, and has neither state_dict() and load_state_dict() nor the state of a "
+                    "generator, so it could not be restored when the run is resumed. Nothing was set. Pass an object that has them, or leave it to the "
                     "trainer.",
                 )
         self.name = name
@@ -177,11 +177,11 @@ class Training:
         self._num_counted = 0
 
     def check(self, trainer: str, modules: Iterable[Any] = ()) -> None:
-        """Warn of what came too late, and of settings that were changed since.
+        """Warn of seeds that came too late, and of settings that were changed since.
 
         Args:
-            trainer: What messages call the trainer.
-            modules: The model and all within.
+            trainer: The name of the trainer in messages.
+            modules: The model and all modules within it.
         """
         if self._unseeded.has_any(modules):
             warn("trainer-seeded-late", name=self.name)
@@ -192,20 +192,20 @@ class Training:
             warn("trainer-overrides", name=self.name, trainer=trainer, changes="; ".join(changes))
 
     def begin_steps(self, num_done: int) -> None:
-        """The training begins: take what the trainer's count of steps begins with, in a resumed run too.
+        """Begin the training, with the trainer's count of steps, which is not 0 in a resumed run.
 
         Args:
-            num_done: Its count.
+            num_done: The trainer's count.
         """
         self._num_counted = num_done
         if self.ledger is not None:
             self.ledger.begin(num_done)
 
     def end_steps(self, *, is_complete: bool = True) -> None:
-        """The training ended.
+        """End the training.
 
         Args:
-            is_complete: Whether it came to its own end.
+            is_complete: Whether it reached its regular end.
         """
         if self.ledger is not None and is_complete:
             self.ledger.end()
@@ -213,16 +213,16 @@ class Training:
             self.ledger.abandon()
 
     def count_step(self) -> None:
-        """A step of the trainer ended."""
+        """End one step of the trainer."""
         self._num_counted += 1
         if is_recording():
             step()
 
     def count_to(self, num_done: int) -> None:
-        """End the steps that the trainer has counted meanwhile.
+        """End the steps that the trainer has counted since.
 
         Args:
-            num_done: Its count.
+            num_done: The trainer's count.
         """
         while self._num_counted < num_done:
             self.count_step()
@@ -235,32 +235,32 @@ class Training:
         """Put the state of a run back.
 
         Args:
-            state: What `capture` gave.
+            state: A result of `capture`.
 
         Raises:
-            StateError: It does not fit here.
+            StateError: The state does not fit here.
         """
         restore(state, allow=self.allow, **self.parts)
 
 
 class TrainingWarning(UserWarning):
-    """A training goes on, and its results may not be the same each time."""
+    """Warns that a training, which continues, may not have the same results each time."""
 
 
 LEDGER_MESSAGES = {
     "trainer-ledger-differs": "The training differs from its golden {path}:\n{report}\nIf the change is intended, update the golden: "
-    "{update}. If it is not, `determinism check` says whether the program repeats itself. raise_if_different() of the ledger makes this an error.",
+    "{update}. If it is not, `determinism check` shows whether the program repeats itself. raise_if_different() of the ledger makes this an error.",
     "trainer-ledger-failed": "The ledger of the training was neither written to {path} nor compared with it, and the training is not affected: {reason}",
-    "trainer-ledger-lost": "The training that would have been in {path} did not come to its end before another one began, so nothing was written "
-    "or compared. Give the ledger to one callback of a trainer.",
+    "trainer-ledger-lost": "The training that was recorded for {path} did not end before another one began, so nothing was written "
+    "or compared. Pass the ledger to only one callback of a trainer.",
     "trainer-ledger-ranks": "{ranks} processes train together, so no ledger was written to {path} or compared with it: it would have the steps of "
-    "one. Record all of them: determinism golden create {quoted} -- COMMAND.",
+    "only one. Record all of them: determinism golden create {quoted} -- COMMAND.",
     "trainer-ledger-recorded": "The program is being recorded already, so no ledger was written to {path} or compared with it. Run it without "
     "`determinism` or `record` around it for that.",
-    "trainer-ledger-resumed": "The training goes on from step {first}, and a golden begins with the first step, so no ledger was written to {path} or "
+    "trainer-ledger-resumed": "The training resumes from step {first}, and a golden begins with the first step, so no ledger was written to {path} or "
     "compared with it. Train from the beginning for that.",
 }
-"""What is said of a ledger while a training goes on, by identifier."""
+"""The warnings about a ledger during a training, by identifier."""
 
 _open: list[TrainingLedger] = []
 """The ledger that is being recorded, if there is one."""
@@ -269,26 +269,26 @@ _open: list[TrainingLedger] = []
 class TrainingLedger:
     """Records the steps of a training, and writes or checks their golden when it ends.
 
-    Where there is no file, it is written. One that is there is compared with, and replaced only with `update`. The training is never
-    ended by it: what differs is a `TrainingWarning`, and is kept in `comparison`.
+    If the file does not exist, it is written. An existing one is compared with, and replaced only with `update`. A difference
+    never ends the training: it is a `TrainingWarning`, and is kept in `comparison`.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, update: bool = False, update_hint: str = "update=True") -> None:
-        """Look at the file before anything is trained.
+        """Check the file before the training begins.
 
         Args:
-            path: Of the golden.
-            update: Replace a golden that is there.
-            update_hint: How the user asks for `update`, for messages.
+            path: The path of the golden.
+            update: Replace an existing golden.
+            update_hint: How the user requests `update`, for messages.
 
         Raises:
-            TraceError: There is a file, and it is no golden, or damaged.
+            TraceError: The file exists, but is not a golden, or is damaged.
             UsageError: Its folder does not exist.
         """
         self.path = Path(path).absolute()
-        """The golden."""
+        """The path of the golden."""
         self.comparison: GoldenComparison | None = None
-        """What came of comparing the last training; None if there was nothing to compare with."""
+        """The comparison of the last training; None if there was nothing to compare with."""
         self._update = update
         self._update_hint = update_hint
         self._shown = str(path)
@@ -298,13 +298,13 @@ class TrainingLedger:
         if not self.path.parent.is_dir():
             raise UsageError(
                 "trainer-ledger-folder",
-                f"The ledger of the training is to be written to {path}, but there is no folder {self.path.parent}, so nothing was trained or set. Make the "
-                "folder, or give a file in one that exists.",
+                f"The ledger of the training is to be written to {path}, but there is no folder {self.path.parent}, so nothing was trained or set. Create the "
+                "folder, or choose a file in one that exists.",
             )
         self._read()
 
     def _read(self) -> None:
-        """Make sure that what is there is a golden, also if it will be replaced."""
+        """Make sure that an existing file is a golden, even if it will be replaced."""
         if self.path.exists():
             try:
                 read_golden(self.path)
@@ -313,10 +313,10 @@ class TrainingLedger:
                     raise
 
     def begin(self, first_step: int = 0) -> None:
-        """Begin to record, unless a ledger would not be that of the training; then say why.
+        """Begin recording, or warn why the ledger would not be that of the whole training.
 
         Args:
-            first_step: How many steps of the training were done before, in a run that is resumed.
+            first_step: How many steps of the training were done before, in a resumed run.
         """
         self.abandon()
         while _open:
@@ -337,9 +337,9 @@ class TrainingLedger:
     def _record(self) -> None:
         self._folder, self._process = Path(tempfile.mkdtemp(prefix="determinism-")), os.getpid()
         _open.append(self)
-        # One that ends with an error tells few trainers' callbacks so.
+        # Few trainers tell their callbacks that a training ended with an error.
         atexit.register(self.abandon)
-        # A program of JAX holds no state that could be looked at after a step.
+        # A JAX program holds no state that could be examined after a step.
         is_jax = next((name for name in RECORDERS if name in sys.modules), None) == "jax"
         level = Level.OP if is_jax else Level.STEP
         try:
@@ -367,7 +367,7 @@ class TrainingLedger:
             write_golden(self.path, text_of(found), update=self._update)
             self._say(f"Golden written: {self._shown}, {steps} step{'s' if steps > 1 else ''}")
             return
-        # Where the program comes from is noted by the command alone.
+        # Only the command notes the program's commit.
         comparison = replace(compare_ledgers(read_golden(self.path), found), commits=("-", "-"))
         self.comparison = comparison
         if comparison.verdict is Verdict.SAME:
@@ -388,7 +388,7 @@ class TrainingLedger:
             _open.remove(self)
 
     def raise_if_different(self) -> None:
-        """Raise what differs as an error, for scripts that shall fail then.
+        """Raise an error if the last training differed, for scripts that should then fail.
 
         Raises:
             DifferenceError: The last training differs from its golden.
@@ -406,7 +406,7 @@ class TrainingLedger:
 
 
 def _num_ranks() -> int:
-    """How many processes train together, as far as the frameworks that are imported know."""
+    """How many processes train together, as far as the imported frameworks know."""
     ranks = 1
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -421,19 +421,19 @@ def _num_ranks() -> int:
 def ledger(path: str | os.PathLike[str], *, update: bool = False, first_step: int = 0) -> Iterator[TrainingLedger]:
     """Record the steps of a training loop, the `with` block, and write or check their golden when it ends.
 
-    Where there is no file, it is written; one that is there is compared with. If the block raises, nothing is written.
+    If the file does not exist, it is written; an existing one is compared with. If the block raises, nothing is written.
 
     Args:
-        path: Of the golden.
-        update: Replace a golden that is there.
-        first_step: How many steps were done before, in a run that is resumed: then nothing is written or compared.
+        path: The path of the golden.
+        update: Replace an existing golden.
+        first_step: How many steps were done before, in a resumed run: if any, nothing is written or compared.
 
     Raises:
-        TraceError: There is a file, and it is no golden, or damaged.
+        TraceError: The file exists, but is not a golden, or is damaged.
         UsageError: Its folder does not exist.
 
     Yields:
-        The ledger; after the block, `raise_if_different` makes an error of what differs.
+        The ledger; after the block, its `raise_if_different` raises an error if the steps differ.
 
     Example:
         with ledger("train.golden") as steps:

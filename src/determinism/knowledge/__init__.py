@@ -1,1 +1,1 @@
-"""What is known to be deterministic: statuses of ops by framework, version, device and direction, as data, and queries over them."""
+"""Knowledge about determinism: statuses of ops by framework, version, device and direction, as data, and queries over them."""

@@ -20,18 +20,18 @@ MEASURED = Path(__file__).parent / "data" / "measured"
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """How often one case was run, and how many results were different.
+    """How often one case was run, and how many different results it had.
 
     Attributes:
         op: The name that the op is listed under.
-        case: What of the op was run, and on which inputs.
+        case: Which variant of the op was run, and on which inputs.
         direction: `forward` or `backward`.
-        dtype: Of the inputs.
+        dtype: The dtype of the inputs.
         threads: How many threads computed on the CPU.
         deterministic_mode: Whether the framework's deterministic mode was on.
         runs: How often it was run on equal inputs; 0 if it raised.
-        distinct: How many different bit patterns came out; 0 if it raised.
-        raised: The first line of the error, if running it is one; else None.
+        distinct: How many different bit patterns resulted; 0 if it raised.
+        raised: The first line of the error, if it raised one; else None.
         patched: Whether `determinism.patch` had replaced ops of the framework.
     """
 
@@ -57,16 +57,16 @@ class Audit:
     """One file of results.
 
     Attributes:
-        framework: Whose ops.
-        version: Of the framework.
-        device: Where they ran.
+        framework: The framework whose ops were measured.
+        version: The version of the framework.
+        device: The device on which they ran.
         hardware: Names of the processor and the accelerator, and the number of cores.
-        versions: Of everything that may matter.
+        versions: The versions of everything that may matter.
         date: When it was measured, as `2026-11-21`.
-        seed: That the inputs were made from.
-        measurements: What was measured.
+        seed: The seed of the inputs.
+        measurements: The measurements.
         runs_asked: How often each case was to be run; None in results that do not say so.
-        stopped: Why not everything that was asked for was measured; None if it was.
+        stopped: Why the audit stopped before everything was measured; None if it did not.
     """
 
     framework: str
@@ -82,29 +82,29 @@ class Audit:
 
     @property
     def most_runs(self) -> int:
-        """How often each case was to be run, as far as that is known."""
+        """How often each case was to be run, or at least how often one was run, if that is unknown."""
         return self.runs_asked or max((one.runs for one in self.measurements), default=0)
 
     def is_short(self, one: Measurement) -> bool:
-        """Whether a measurement without a difference rests on fewer runs than were asked for."""
+        """Whether a measurement without a difference is based on fewer runs than were requested."""
         return one.raised is None and not one.varies and one.runs < self.most_runs
 
     @property
     def title(self) -> str:
-        """What was measured, in words."""
+        """A description of what was measured."""
         hardware = self.hardware.get("accelerator") or f"{self.hardware['processor']}, {self.hardware['cores']} cores"
         return f"{self.framework} {self.version} on {self.device} ({hardware}), {self.date}"
 
     @property
     def file_name(self) -> str:
-        """What to call a file with it."""
+        """The name for a file with these results."""
         hardware = self.hardware.get("accelerator") or self.hardware["processor"]
         text = "-".join((self.framework, self.version.partition("+")[0], self.device, hardware)).lower()
         return re.sub("-+", "-", re.sub(r"[^a-z0-9.]", "-", text)).strip("-") + ".json"
 
     @property
     def refused(self) -> tuple[Measurement, ...]:
-        """The measurements that raise in deterministic mode only; one that raises without it too is not about determinism."""
+        """The measurements that raise only in deterministic mode; one that also raises without it is not about determinism."""
         always = {_place(one) for one in self.measurements if one.raised is not None and not one.deterministic_mode}
         return tuple(
             one
@@ -113,10 +113,10 @@ class Audit:
         )
 
     def is_for(self, framework: str, version: str | None) -> bool:
-        """Whether the results say something about a release: they are of the same minor one.
+        """Whether the results apply to a release: they are of the same minor release.
 
         Args:
-            framework: Whose release.
+            framework: The framework of the release.
             version: The release; None for any.
         """
         if framework != self.framework:
@@ -124,7 +124,7 @@ class Audit:
         return version is None or version.split(".")[:2] == self.version.split(".")[:2]
 
     def of(self, op: str) -> tuple[Measurement, ...]:
-        """What was measured of one op."""
+        """The measurements of one op."""
         return tuple(one for one in self.measurements if one.op == op)
 
     def text(self) -> str:
@@ -143,7 +143,7 @@ def read_audit(path: Path) -> Audit:
     """Read a file of results.
 
     Raises:
-        UsageError: It is none, or of a newer kind.
+        UsageError: It is not a file of results, or has a newer schema.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -163,10 +163,10 @@ def read_audit(path: Path) -> Audit:
 
 
 def check_output(path: Path) -> None:
-    """See before anything is measured that the results can be written.
+    """Check, before anything is measured, that the results can be written.
 
     Raises:
-        UsageError: They cannot.
+        UsageError: They cannot be written.
     """
     folder = path if path.is_dir() else path.parent
     if not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
@@ -181,13 +181,13 @@ def known_audits(framework: str = "") -> Iterator[Audit]:
     """The results that come with this tool.
 
     Args:
-        framework: Only those of this one; the files begin with its name, so that no other is read.
+        framework: Only those of this one; names of files begin with it, so that no others are read.
     """
     for path in sorted(MEASURED.glob(f"{framework}*.json")):
         yield read_audit(path)
 
 
-# What an op may be called: one key for the names by which the same op is reached.
+# Names of ops: one key for all names of the same op.
 
 _PREFIXES = (
     ("torch.ops.aten.", "aten."),
@@ -203,7 +203,7 @@ _PREFIXES = (
     ("tensorflow.", "tf."),
     ("keras.", "tf.keras."),
 )
-"""Spellings of the same place; the first that fits counts."""
+"""Spellings of the same namespace; the first that matches counts."""
 
 
 def key_of(name: str) -> str:
@@ -220,14 +220,14 @@ def key_of(name: str) -> str:
             text = place + text[len(spelling) :]
             break
     if text.startswith("aten."):
-        # What follows the op's name is the overload.
+        # The overload follows the op's name.
         text = "torch." + text[len("aten.") :].partition(".")[0]
     text = text.replace("tf.compat.v1.", "tf.").replace("tf.compat.v2.", "tf.")
     return text.lower().replace("_", "")
 
 
 def last_part(key: str) -> str:
-    """The key without the place where the op lies."""
+    """The key without its namespace."""
     return key.rpartition(".")[2]
 
 
@@ -239,10 +239,10 @@ _RELEASE = re.compile(r"\s*v?(?:\d+!)?(\d+(?:\.\d+)*)")
 def release(version: str) -> tuple[int, ...]:
     """The release that a version belongs to, without trailing zeros: `2.13.0+cpu` and `2.13.0rc1` are both (2, 13).
 
-    The package `packaging` would read the same numbers, but takes longer to load than the command that asks may take.
+    The package `packaging` would read the same numbers, but takes too long to load for the command that needs them.
 
     Raises:
-        UsageError: It is no version.
+        UsageError: It is not a version.
     """
     match = _RELEASE.match(version)
     if match is None:
@@ -258,11 +258,11 @@ def release(version: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class VersionRange:
-    """The releases from one on until before another.
+    """The releases from one, inclusive, to another, exclusive.
 
     Attributes:
-        since: The first release; None for all earlier ones too.
-        until: The first release for which it does not hold any more; None if there is none yet.
+        since: The first release in the range; None for all earlier ones too.
+        until: The first release after the range; None if there is none yet.
     """
 
     since: str | None
@@ -287,24 +287,24 @@ def _before(since: str | None, until: str | None) -> bool:
     return since is None or until is None or release(since) < release(until)
 
 
-# What is known about one op: statuses, each with the versions it holds for and the sources it rests on.
+# The knowledge about one op: statuses, each with the versions for which it holds and its sources.
 
 
 class OpVerdict(StrEnum):
-    """Whether an op gives the same bits again, from equal inputs on the same software and hardware."""
+    """Whether an op is bitwise repeatable, for equal inputs on the same software and hardware."""
 
     DETERMINISTIC = "deterministic"
     NONDETERMINISTIC = "nondeterministic"
     RAISES = "raises"
-    """It refuses: calling it is an error."""
+    """It refuses to run: calling it raises an error."""
     DEPENDS = "depends"
-    """On something that no column here says; the condition or the note does."""
+    """It depends on something that only the condition or the note describes."""
     UNKNOWN = "unknown"
-    """There is a reason to suspect it, and nobody has shown whether it varies."""
+    """There is reason to suspect it, but nobody has shown whether it varies."""
 
 
 class Direction(StrEnum):
-    """Which way through an op a status is about."""
+    """The direction through an op that a status is about."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -312,7 +312,7 @@ class Direction(StrEnum):
 
 
 class Device(StrEnum):
-    """Where an op runs."""
+    """The device on which an op runs."""
 
     CPU = "cpu"
     CUDA = "cuda"
@@ -322,12 +322,12 @@ class Device(StrEnum):
     TPU = "tpu"
     META = "meta"
     GPU = "gpu"
-    """Whichever GPUs the framework supports; facts about TensorFlow and JAX rarely say more."""
+    """Any GPU that the framework supports; facts about TensorFlow and JAX are rarely more specific."""
     ANY = "any"
 
 
 class Basis(StrEnum):
-    """Where a status comes from. Where the two differ, both are kept."""
+    """The basis of a status. If the two differ, both are kept."""
 
     DOCUMENTED = "documented"
     """The framework's documentation, or that of its vendor, says so."""
@@ -336,26 +336,26 @@ class Basis(StrEnum):
 
 
 class SourceKind(StrEnum):
-    """What kind of thing a source is."""
+    """The kind of a source."""
 
     DOCUMENTATION = "documentation"
     ISSUE = "issue"
     PULL_REQUEST = "pull request"
     COMMIT = "commit"
     SOURCE = "source"
-    """Source code or a binary that was read."""
+    """Source code, or a binary, that was examined."""
     MEASUREMENT = "measurement"
-    """It was run."""
+    """The op was run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a status rests on.
+    """A source of a status.
 
     Attributes:
-        kind: What kind of thing it is.
+        kind: The kind of source.
         reference: Where to find it, such as `pytorch/pytorch#101115` or the address of a page.
-        date: When it was written or read, as `2023-05` or `2023-05-10`; None if that is not known.
+        date: When it was written or read, as `2023-05` or `2023-05-10`; None if unknown.
     """
 
     kind: SourceKind
@@ -369,18 +369,18 @@ class Status:
 
     Attributes:
         identifier: Unique, and stable from version to version of this tool.
-        framework: Whose versions `versions` are.
-        versions: For which releases it holds.
-        device: Where the op runs.
+        framework: The framework to which `versions` refers.
+        versions: The releases for which it holds.
+        device: The device on which the op runs.
         direction: Forward, backward, or both.
-        dtype: For which dtypes; None for all it accepts.
+        dtype: The dtypes for which it holds; None for all that the op accepts.
         condition: What else must hold, such as an argument's value; None if nothing.
-        basis: Whether documentation says so or something that was looked at.
-        default: The verdict without the framework's deterministic mode; None if nothing is said about it.
-        deterministic: The verdict with it; None if nothing is said about it.
+        basis: Whether it was documented or observed.
+        default: The verdict without the framework's deterministic mode; None if none is stated.
+        deterministic: The verdict with deterministic mode; None if none is stated.
         solution: What to do; None if there is nothing to do or nothing known.
-        note: What else there is to know.
-        sources: What it rests on, at least one.
+        note: Further information.
+        sources: Its sources, at least one.
     """
 
     identifier: str
@@ -399,21 +399,21 @@ class Status:
 
     @property
     def verdicts(self) -> tuple[OpVerdict, ...]:
-        """The verdicts that are given, without and with deterministic mode."""
+        """The stated verdicts, without and with deterministic mode."""
         return tuple(verdict for verdict in (self.default, self.deterministic) if verdict is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """An op, or another thing that makes runs differ, with everything that is known about it.
+    """An op, or anything else that makes runs differ, with everything that is known about it.
 
     Attributes:
         name: The name it is listed under.
-        framework: Whose op it is.
+        framework: The framework of the op.
         names: Other public names: functions, methods, layers that are built on it, overloads.
         kernels: Names that alerts and stack traces show.
         alerts: Texts of error messages about it.
-        patches: Identities of the replacements of `determinism.patch` that make it deterministic.
+        patches: Identifiers of the replacements of `determinism.patch` that make it deterministic.
         summary: One sentence on what makes it vary.
         statuses: All statuses, of all versions.
     """
@@ -428,7 +428,7 @@ class Op:
     statuses: tuple[Status, ...]
 
 
-# Reads the TOML files that hold what is known; `status.schema.json` describes them.
+# Reads the TOML files of the knowledge; `status.schema.json` describes them.
 
 DATA = Path(__file__).parent / "data"
 SCHEMA_FILE = Path(__file__).parent / "status.schema.json"
@@ -455,7 +455,7 @@ def ops_of(name: str) -> list[Op]:
     """The ops of one file, in its order.
 
     Args:
-        name: As `op_files` gives it.
+        name: A path from `op_files`.
     """
     document = read_toml(DATA / name)
     framework = str(document["framework"])
@@ -466,7 +466,7 @@ def source_of(text: str) -> Source:
     """Read a source, such as `issue: pytorch/pytorch#51366 (2021-01)`.
 
     Raises:
-        ValueError: It is not written that way.
+        ValueError: The text does not have this form.
     """
     match = _SOURCE.fullmatch(text)
     if match is None:
@@ -509,21 +509,20 @@ def _verdict(text: str | None) -> OpVerdict | None:
     return None if text is None else OpVerdict(text)
 
 
-# The index: which file holds the op of a name. It is made from the data, so that a question need not read all of
-# them.
+# The index: which file holds the op of a name. It is made from the data, so that a query need not read all files.
 
 INDEX_FILE = DATA / "index.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where an op is found.
+    """The location of an op.
 
     Attributes:
         file: The file that holds it.
-        position: Which of the ops in that file it is.
+        position: The position of the op in that file.
         name: The name it is listed under.
-        frameworks: Whose statuses it has.
+        frameworks: The frameworks of its statuses.
     """
 
     file: str
@@ -534,12 +533,12 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """Where the ops are.
+    """The locations of the ops.
 
     Attributes:
         entries: Every op.
-        names: Key of a name to the numbers of the ops that have it.
-        texts: Name of a kernel or text of an alert, in lower case, to the numbers of the ops it is about.
+        names: By the key of a name, the numbers of the ops that have it.
+        texts: By a kernel's name or an alert's text, in lower case, the numbers of the ops that it is about.
     """
 
     entries: tuple[Entry, ...]
@@ -549,7 +548,7 @@ class Index:
 
 @cache
 def index() -> Index:
-    """The index as it lies beside the data."""
+    """The index as it is stored with the data."""
     document = json.loads(INDEX_FILE.read_text(encoding="utf-8"))
     entries = [
         Entry(file, position, name, tuple(frameworks))
@@ -560,7 +559,7 @@ def index() -> Index:
 
 
 def op_at(entry: Entry) -> Op:
-    """The op that an entry of the index leads to."""
+    """The op of an entry of the index."""
     return _read(entry.file)[entry.position]
 
 

@@ -36,7 +36,7 @@ from determinism.knowledge.entries import (
     source_of,
 )
 
-# Frameworks and libraries: their names, which releases were looked at, and what deterministic mode is in each.
+# Frameworks and libraries: their names, the releases that were examined, and the deterministic mode of each.
 
 FOLDER = DATA / "frameworks"
 _SPELLINGS = {"pytorch": "torch", "tf": "tensorflow", "ngc": "ngc-tensorflow", "keras": "tensorflow"}
@@ -49,8 +49,8 @@ class Mode:
     Attributes:
         versions: The releases.
         how: What to call or set.
-        note: What else there is to know; None if nothing.
-        sources: What that rests on.
+        note: Further information; None if there is none.
+        sources: The sources of this.
     """
 
     versions: VersionRange
@@ -61,12 +61,12 @@ class Mode:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What a range of containers is built on.
+    """The TensorFlow on which a range of containers is built.
 
     Attributes:
         versions: The containers.
         version: Their release of TensorFlow.
-        version_tf1: That of the variant with the API of version 1; None if there is no such variant.
+        version_tf1: The release in the variant with the API of version 1; None if there is no such variant.
     """
 
     versions: VersionRange
@@ -82,10 +82,10 @@ class Framework:
         identifier: The word that `--framework` takes.
         title: Its name in sentences.
         distributions: Names under which it may be installed.
-        first: The oldest release that was looked at; None if releases are not told apart.
-        last: The newest release that was looked at.
-        modes: What deterministic mode is.
-        bases: For containers, which releases of TensorFlow they are built on.
+        first: The oldest release that was examined; None if releases are not distinguished.
+        last: The newest release that was examined.
+        modes: How deterministic mode is turned on.
+        bases: For containers, the releases of TensorFlow on which they are built.
     """
 
     identifier: str
@@ -97,7 +97,7 @@ class Framework:
     bases: tuple[Base, ...]
 
     def mode(self, version: str | None) -> Mode | None:
-        """What deterministic mode is in a release; in the newest one if none is named."""
+        """The deterministic mode of a release; of the newest one if none is named."""
         held = [
             mode
             for mode in self.modes
@@ -113,7 +113,7 @@ class Framework:
         return None
 
     def knows(self, version: str) -> bool:
-        """Whether a release lies between the oldest and the newest that were looked at."""
+        """Whether a release is in the range that was examined."""
         numbers = release(version)
         if self.first is not None and numbers < release(self.first):
             return False
@@ -136,7 +136,7 @@ def framework_named(name: str) -> Framework:
     if word not in framework_names():
         raise UsageError(
             "framework-unknown",
-            f"Nothing is known about a framework called {name!r}. Known are: {', '.join(framework_names())}.",
+            f"Nothing is known about a framework called {name!r}. Choose from: {', '.join(framework_names())}.",
         )
     return _read(word)
 
@@ -166,14 +166,14 @@ def _mode(entry: dict[str, Any]) -> Mode:
 # Which version of a framework is installed, without importing it.
 
 CONTAINER_VARIABLE = "NVIDIA_TENSORFLOW_VERSION"
-"""Set within NVIDIA's containers, to the version of the container."""
+"""Set in NVIDIA's containers, to the version of the container."""
 
 
 def installed_version(framework: Framework) -> str | None:
     """The version that a Python started like this one would import; None if it is not installed.
 
-    The names of the folders that installers leave say it. The module `importlib.metadata` reads the same, but takes longer to
-    load than the command that asks may take.
+    It is read from the names of the folders that installers create. The module `importlib.metadata` reads the same, but
+    takes too long to load for the command that needs it.
     """
     if framework.identifier == "ngc-tensorflow":
         return os.environ.get(CONTAINER_VARIABLE)
@@ -207,7 +207,7 @@ def _versions(places: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-# Finds the ops that somebody means: by a name, a kernel, or the text of an error.
+# Finds the ops that a text refers to: by a name, a kernel, or the text of an error.
 
 _ALERT = " does not have a deterministic implementation"
 _SHORTEST_PART_OF_A_TEXT = 8
@@ -217,12 +217,12 @@ _LONGEST_NAME = 200
 
 
 def entries_for(text: str, framework: str | None = None) -> list[Entry]:
-    """The ops that a text means, in the order of the data; none if it means none.
+    """The ops that a text refers to, in the order of the data; empty if there are none.
 
     Tried in this order: a whole name; a kernel or the text of an alert; the last part of a name, if the text has no dots.
 
     Args:
-        text: A name, a kernel's name, or a message that holds one.
+        text: A name, a kernel's name, or a message that contains one.
         framework: Only ops with statuses of this framework.
     """
     everything = index()
@@ -240,7 +240,7 @@ def is_of(entry: Entry, framework: str) -> bool:
 
 
 def near_names(text: str, framework: str | None = None) -> list[str]:
-    """Names of ops that are called something like a text, the nearest first."""
+    """Names of ops that are similar to a text, the nearest first."""
     from difflib import get_close_matches
 
     everything = index()
@@ -290,15 +290,15 @@ _Word = TypeVar("_Word", bound=StrEnum)
 
 @dataclass(frozen=True, slots=True)
 class OpStatus:
-    """What holds for one op.
+    """The answer for one op.
 
     Attributes:
         op: The op, with the statuses of all versions.
-        framework: Whose version `version` is.
-        version: For which version the answer is; None if it is for all.
+        framework: The framework to which `version` refers.
+        version: The version of the answer; None for all versions.
         installed: Whether that version was not named but found installed.
-        device: For which device the answer is; None if it is for all.
-        statuses: What holds.
+        device: The device of the answer; None for all devices.
+        statuses: The statuses that hold.
     """
 
     op: Op
@@ -310,7 +310,7 @@ class OpStatus:
 
     @property
     def measured(self) -> tuple[tuple[Audit, tuple[Measurement, ...]], ...]:
-        """What was measured of the op in this version, file by file."""
+        """The measurements of the op in this version, by audit."""
         whose = self.framework.identifier
         audits = (
             audit
@@ -322,7 +322,7 @@ class OpStatus:
 
     @property
     def is_beyond_what_is_known(self) -> bool:
-        """Whether the version is older or newer than all that were looked at."""
+        """Whether the version is older or newer than all that were examined."""
         return self.version is not None and not self.framework.knows(self.version)
 
 
@@ -362,7 +362,7 @@ def status(
         and direction.
 
     Raises:
-        UsageError: An op, a framework or a version is not known, or a version is given without saying whose it is.
+        UsageError: An op, a framework or a version is not known, or a version is given without a framework, and several match.
 
     Example:
         >>> for found in determinism.status("scatter_add", framework="torch", version="2.13.0", device="cuda"):
@@ -385,7 +385,7 @@ def status(
 
 
 def not_installed(*ops: str) -> list[str]:
-    """Names of ops that texts mean too, but that `status` leaves out because their framework is not installed.
+    """Names of ops to which texts also refer, but that `status` leaves out because their framework is not installed.
 
     Raises:
         UsageError: An op is not known.
@@ -414,7 +414,7 @@ def _member(kind: type[_Word], text: str, what: str) -> _Word:
     except ValueError:
         words = ", ".join(member.value for member in kind)
         raise UsageError(
-            "filter-unknown", f"{text!r} is no {what}, so nothing was looked up. There are: {words}."
+            "filter-unknown", f"{text!r} is not a {what}, so nothing was looked up. Choose from: {words}."
         ) from None
 
 
@@ -477,7 +477,7 @@ def _is_for_version(one: Status, whose: Framework, version: str | None, named: b
     if one.framework == whose.identifier:
         return version is None or version in one.versions
     if version is None:
-        # Without a version or a framework, what is known of containers is shown as well.
+        # Without a version or a framework, the knowledge about containers is shown as well.
         return not named or bool(whose.bases)
     base = whose.base(version)
     return base is not None and base in one.versions
@@ -489,19 +489,19 @@ def _runs_on(device: Device, wanted: Device) -> bool:
     return (wanted is Device.GPU and device in _GPUS) or (device is Device.GPU and wanted in _GPUS)
 
 
-# Where what was measured contradicts what is declared.
+# Finds measurements that contradict what is declared.
 
 _MAY_VARY = {OpVerdict.NONDETERMINISTIC, OpVerdict.DEPENDS, OpVerdict.UNKNOWN}
 
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """Something measured that nothing declared accounts for.
+    """A measurement that nothing declared accounts for.
 
     Attributes:
-        measurement: What was measured.
+        measurement: The measurement.
         declared: The statuses for this version, device and direction.
-        why: What contradicts what, in words.
+        why: The contradiction, in words.
     """
 
     measurement: Measurement
@@ -510,10 +510,10 @@ class Disagreement:
 
 
 def disagreements(audit: Audit) -> Iterator[Disagreement]:
-    """Compare what was measured with what is declared for the same version, device, direction and mode.
+    """Compare measurements with what is declared for the same version, device, direction and mode.
 
-    Equal results in some runs contradict nothing: an op that is declared nondeterministic may not have met its condition. What
-    replaced ops do says nothing of the framework's own.
+    Equal results in some runs contradict nothing: an op that is declared nondeterministic may not have met its condition.
+    Measurements of replaced ops say nothing about the framework's own.
     """
     refused = {id(one) for one in audit.refused}
     for one in audit.measurements:

@@ -1,4 +1,4 @@
-"""The settings that make frameworks deterministic: facts by version with their sources, and what became of each."""
+"""The settings that make frameworks deterministic: facts by version with their sources, and the effect of each."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Control:
-    """How to read and write one setting; both raise AttributeError or ImportError if this version has none."""
+    """How to read and write one setting; both raise AttributeError or ImportError if this version lacks it."""
 
     read: Callable[[], Any]
     write: Callable[[Any], None]
 
 
-# Which settings were asked for in this process and could not be made, for whoever records the process.
+# The settings that were requested in this process and could not be made, for the recorder of the process.
 
 _askers: list[Callable[[], Iterable[Setting]]] = []
 
 
 def add(open_settings: Callable[[], Iterable[Setting]]) -> None:
-    """Settings were asked for.
+    """Note that settings were requested.
 
     Args:
-        open_settings: Gives those that are not as they should be now.
+        open_settings: Returns those that currently are not as they should be.
     """
     _askers.append(open_settings)
 
 
 def remove(open_settings: Callable[[], Iterable[Setting]]) -> None:
-    """They are asked for no longer."""
+    """Note that they are no longer requested."""
     if open_settings in _askers:
         _askers.remove(open_settings)
 
@@ -63,7 +63,7 @@ def facts() -> dict[str, str]:
     return {one.name: f"{one.effect}. {one.detail}".strip() for asker in _askers for one in asker()}
 
 
-# What is asked of the settings.
+# The request for settings.
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Request:
     precision: str | None = None
     """How exact float32 matrix products are; None leaves it."""
     change: bool = True
-    """False only looks."""
+    """False only reads the settings."""
 
     def __post_init__(self) -> None:
         if self.threads is not None and (
@@ -90,15 +90,15 @@ class Request:
         if self.precision is not None and self.precision not in PRECISIONS:
             raise UsageError(
                 "precision-unknown",
-                f"precision={self.precision!r} is none of {', '.join(PRECISIONS)}, so nothing was set. Give one of these.",
+                f"precision={self.precision!r} is not one of {', '.join(PRECISIONS)}, so nothing was set. Give one of these.",
             )
 
 
-# What became of one setting.
+# The outcome for one setting.
 
 
 class Effect(StrEnum):
-    """What became of a setting."""
+    """The effect of requesting a setting."""
 
     NOW = "took effect now"
     ALREADY = "already set"
@@ -109,15 +109,15 @@ class Effect(StrEnum):
     KEPT = "left unchanged"
     FAILED = "could not be applied"
     OVERRIDDEN = "changed by the program"
-    """It was set, and is not as it should be any more."""
+    """It was set, and is no longer as it should be."""
     PROGRAM = "made by the program"
-    """Only where nothing was to be changed: it is not as it should be, and the program's source makes it."""
+    """Only if nothing was to be changed: it is not as it should be, but the program's source makes it."""
     MISSING = "missing"
-    """Only where nothing was to be changed: it is not as it should be."""
+    """Only if nothing was to be changed: it is not as it should be."""
 
     @property
     def is_open(self) -> bool:
-        """Whether something is left to be done."""
+        """Whether anything is left to do."""
         return self in (Effect.FRESH, Effect.FAILED, Effect.OVERRIDDEN, Effect.MISSING)
 
 
@@ -127,15 +127,15 @@ class Setting:
 
     name: str
     group: str
-    """The framework that it belongs to; "python" or "libraries" for none."""
+    """The framework that it belongs to, or "python" or "libraries"."""
     before: Any
     after: Any
-    """What it is now. If it needs a fresh process, what processes started from now on will have."""
+    """The current value. If it needs a fresh process, the value in processes started from now on."""
     effect: Effect
     why: str
     source: str
     detail: str = ""
-    """What was found, where `effect` alone does not tell."""
+    """Details that `effect` alone does not show."""
     line: str = ""
     """What to write to make it by hand."""
 
@@ -145,7 +145,7 @@ class Setting:
 _LISTED = (
     Effect.FAILED, Effect.OVERRIDDEN, Effect.MISSING, Effect.PROGRAM, Effect.FRESH, Effect.NOW, Effect.WAITING, Effect.ALREADY, Effect.KEPT,
 )  # fmt: skip
-"""In this order; the others are only counted."""
+"""Listed in this order; the others are only counted."""
 _LONGEST_VALUE = 40
 _GAP = "  "
 
@@ -229,7 +229,7 @@ def _text(value: object) -> str:
     return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
 
 
-# What there is around the process that decides which settings matter: devices, packages, versions.
+# The surroundings of the process that decide which settings matter: devices, packages, versions.
 
 _NVIDIA_DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")
 _DISTRIBUTIONS = {
@@ -258,7 +258,7 @@ def may_use_mkl() -> bool:
 def is_installed(package: str) -> bool:
     """Whether a package can be imported here, without importing it.
 
-    A folder of that name on the path is none, although Python would import it as a package without content.
+    A folder of that name on the path does not count, although Python would import it as a package without content.
     """
     module = sys.modules.get(package)
     if module is not None:
@@ -310,8 +310,8 @@ def condition_holds(condition: str) -> bool:
 def xla_knows(flag: str) -> bool:
     """Whether every XLA that JAX may load here knows a flag; one that does not would end the process.
 
-    A flag is registered under its name as a text of C, between two zero bytes. Names of flags that were removed are still in
-    the library, as reserved names of a protocol buffer, which have no zero bytes around them.
+    A flag is registered under its name as a C string, between two zero bytes. Names of removed flags are still in the library,
+    as reserved names of a protocol buffer, without zero bytes around them.
 
     Args:
         flag: Its name, with or without dashes.
@@ -334,14 +334,14 @@ def _contains(path: Path, needle: bytes) -> bool:
         return False
 
 
-# Environment variables, as they are and as the process was started with.
+# Environment variables, as they are now and as they were when the process started.
 
 XLA_FLAGS = "XLA_FLAGS"
 
 
 @cache
 def initial_environment() -> dict[str, str]:
-    """The environment that this process was started with; where the system does not tell, the present one."""
+    """The environment that this process was started with; the current one if the system does not provide it."""
     try:
         data = Path("/proc/self/environ").read_bytes()
     except OSError:
@@ -351,14 +351,14 @@ def initial_environment() -> dict[str, str]:
 
 
 def value_at_start(name: str) -> str | None:
-    """What a variable was for the Python that runs here; None if it was not set, or if this Python did not look at it."""
+    """The value of a variable when this Python started; None if it was not set, or if this Python ignored it."""
     if name.startswith("PYTHON") and sys.flags.ignore_environment:
         return None
     return initial_environment().get(name)
 
 
 def write(name: str, value: str | None) -> None:
-    """Set a variable of this process and of those that it starts; None removes it."""
+    """Set a variable for this process and those that it starts; None removes it."""
     if value is None:
         os.environ.pop(name, None)
     else:
@@ -403,9 +403,9 @@ _BOUND = re.compile(r"(>=|<)(\d+(?:\.\d+)*)")
 
 
 def release(version: str) -> tuple[int, ...]:
-    """The first three numbers of a version; what is not there counts as 0.
+    """The first three numbers of a version; missing ones count as 0.
 
-    What follows them (`rc1`, `.dev20260101`, `+cpu`) does not matter: a pre-release has the settings of its release.
+    Suffixes (`rc1`, `.dev20260101`, `+cpu`) do not matter: a pre-release has the settings of its release.
     """
     match = re.match(r"\s*v?(\d+(?:\.\d+)*)", version)
     numbers = [int(part) for part in match[1].split(".")] if match else []
@@ -413,14 +413,14 @@ def release(version: str) -> tuple[int, ...]:
 
 
 def is_within(version: str, bounds: str) -> bool:
-    """Whether a version lies in a range.
+    """Whether a version is in a range.
 
     Args:
         version: Such as `2.13.0+cpu`.
         bounds: Such as `>=1.8,<2.10`; empty for all versions.
 
     Raises:
-        ValueError: The range is not written like that.
+        ValueError: The range does not have this form.
     """
     for bound in filter(None, (part.strip() for part in bounds.split(","))):
         match = _BOUND.fullmatch(bound)
@@ -431,8 +431,8 @@ def is_within(version: str, bounds: str) -> bool:
     return True
 
 
-# What is known of each setting: in which versions it exists, what it should be, why, and who says so. The data has what a setting does
-# beside it, for the documents; what `enable` makes of it stands in its `enabled`, and what stays nondeterministic in `remaining`.
+# The facts about each setting: the versions in which it exists, what it should be, why, and the source. The data also
+# describes, for the documents, what a setting does; `enabled` has what `enable` sets, `remaining` what stays nondeterministic.
 
 DATA = Path(__file__).parent / "data" / "settings"
 GROUPS = ("python", "libraries", "torch", "tensorflow", "jax")
@@ -440,7 +440,7 @@ GROUPS = ("python", "libraries", "torch", "tensorflow", "jax")
 
 KINDS = ("variable", "flag", "control")
 _KINDS = {"environment variable": "variable", "flag": "flag"}
-"""What the data calls them; functions and options are controls."""
+"""By their names in the data; functions and options are controls."""
 MOMENTS = ("any", "start", "import", "libraries", "device", "collectives")
 CONDITIONS = ("", "nvidia", "mkl", "warn-only")
 
@@ -450,27 +450,27 @@ class Fact:
     """One setting."""
 
     group: str
-    """The framework that it belongs to; "python" or "libraries" for none."""
+    """The framework that it belongs to, or "python" or "libraries"."""
     name: str
     kind: str
     """"variable": of the environment; "flag": of `XLA_FLAGS`; "control": of the framework, by its adapter."""
     value: Any
-    """What it should be; None for a variable that must not be set, or for a control that is only looked at."""
+    """What it should be; None for a variable that must not be set, or for a control that is only read."""
     why: str
     source: str
     versions: str = ""
     """The range of versions in which it exists and is needed; empty for all."""
     accepted: str = ""
-    """A regular expression for other values that are as good."""
+    """A regular expression for other values that are equally good."""
     moment: str = "any"
-    """Up to when it must be set: the start of Python, the import of its framework, the loading of numerical libraries, the first use
-    of a device, or the first collective operation."""
+    """Before what it must be set: the start of Python, the import of its framework, the loading of numerical libraries, the
+    first use of a device, or the first collective operation."""
     condition: str = ""
-    """Where it matters at all: "nvidia", "mkl", "package:NAME" or "warn-only"; empty for everywhere."""
+    """When it matters: "nvidia", "mkl", "package:NAME" or "warn-only"; empty for always."""
     value_if_warning: Any = None
-    """What it should be if only warnings are wanted, where that is something else."""
+    """What it should be if only warnings are wanted, if that differs."""
     option: str = ""
-    """The argument of `enable` that gives the value; without it the setting is only looked at."""
+    """The argument of `enable` that supplies the value; without it the setting is only read."""
     line: str = ""
     """What to write to make it by hand."""
 
@@ -479,7 +479,7 @@ class Fact:
         return is_within(version, self.versions)
 
     def accepts(self, value: Any, wanted: Any) -> bool:
-        """Whether a value is as good as the one that is wanted."""
+        """Whether a value is as good as the wanted one."""
         if value == wanted:
             return True
         return bool(self.accepted and value is not None and re.fullmatch(self.accepted, str(value)))
@@ -487,7 +487,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Remaining:
-    """Something that stays nondeterministic with every setting made."""
+    """An operation that stays nondeterministic even with every setting made."""
 
     group: str
     name: str
@@ -515,7 +515,7 @@ def facts_of(group: str, folder: Path = DATA) -> tuple[Fact, ...]:
 
 @cache
 def effects_of(group: str, folder: Path = DATA) -> dict[str, str]:
-    """What each setting of a framework does, by its name as it is imported.
+    """What each setting of a framework does, by its full import name.
 
     Args:
         group: One of `GROUPS`.

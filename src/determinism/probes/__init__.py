@@ -1,6 +1,6 @@
 """Notes, in the user's own modules, what a program takes from outside: the order of a set, a listing, the clock, entropy.
 
-Loaded in the user's process only when it is asked for. The user's modules are compiled from a rewritten syntax tree, in
-memory: each call and each iteration asks here first whether it uses such a source. Two runs whose notes differ tell where
-their difference may have come from, and a source can be given a fixed value to see whether it did.
+Loaded in the user's process only on request. The user's modules are compiled from a rewritten syntax tree, in memory:
+each call and each iteration first asks here whether it uses such a source. A source whose notes differ between two runs
+may have made them differ; fixing its value shows whether it did.
 """

@@ -1,4 +1,4 @@
-"""Starts the probes in each Python process of a probed program, before any of the program's code."""
+"""Starts the probes in each Python process of a probed program, before any of the program's code runs."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ FUNCTIONS = (
     *clock.TIMER_FUNCTIONS,
     *surroundings.TRAINING_FUNCTIONS,
 )
-"""Every function that is a source; the families know nothing of each other."""
+"""All source functions; the families do not depend on each other."""
 
 # Lets PyTorch's compiler see through the probes, which would otherwise break its graphs.
 
 
 def let_compiler_see_through() -> None:
-    """Tell the compiler, once it was imported, that each probe gives back what it got."""
+    """Tell the compiler, once it is imported, that each probe returns the value it received."""
     decorators = sys.modules["torch._dynamo.decorators"]
     for name in rewrite.ALL:
         probe: Any = getattr(builtins, name, None)
@@ -66,7 +66,7 @@ _endings: list[Callable[[], None]] = []
 
 
 def start() -> None:
-    """Probe this process, if the environment asks for it."""
+    """Probe this process if the environment requests it."""
     spec = RunSpec.from_environment(os.environ)
     request = spec.probes
     if request is None:
@@ -102,17 +102,17 @@ def start() -> None:
 
 
 def recorded_by(recorded: Callable[[], tuple[str | None, int]]) -> None:
-    """Say how far the recorder of this process is; each note then tells it.
+    """Set the function that reports how far this process's recorder is; each note then includes it.
 
     Args:
-        recorded: Gives the key of this process in the trace, and how many records it has made so far.
+        recorded: Returns the key of this process in the trace, and how many records it has made so far.
     """
     for notes in _notes:
         notes.recorded = recorded
 
 
 def finish() -> None:
-    """Complete the notes of a process that ends without Python's own ending."""
+    """Complete the notes of a process that ends without Python's own shutdown."""
     for end in _endings:
         end()
 

@@ -1,4 +1,4 @@
-"""Compiles the user's modules from rewritten syntax trees: in memory, whatever lies in caches, and leaving these alone."""
+"""Compiles the user's modules from rewritten syntax trees, in memory: bytecode caches are neither read nor written."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from determinism.run_spec import CodeChange
 from determinism.source_files import Owner, is_cell, original_path, owner_of_module
 
 _OF_COMPILERS = ("sympy", "mpmath")
-"""With them PyTorch's compiler computes sizes; their generators, made when they are imported, decide nothing that a program sees."""
+"""PyTorch's compiler computes sizes with these; the generators that they make when imported affect nothing a program sees."""
 _MOST_BYTES = 4_000_000
 _NOT_CHANGED = 70
-"""Exit status of a process that cannot run the change it was asked to run."""
+"""Exit status of a process that cannot apply the change it was asked to run with."""
 
 SEEDING_NAMES = frozenset(
     {"Random", "SystemRandom", "seed", "RandomState", "default_rng", "SeedSequence", "PCG64", "PCG64DXSM", "MT19937",
      "Philox", "SFC64", "manual_seed", "manual_seed_all", "seed_all", "PRNGKey", "set_seed", "set_random_seed",
      "seed_everything", "Rngs"}
 )  # fmt: skip
-"""The last names of functions that make or seed a generator."""
+"""The last parts of the names of functions that make or seed a generator."""
 _SEEDING = re.compile(rb"\b(" + b"|".join(name.encode() for name in sorted(SEEDING_NAMES)) + rb")\s*\(")
 
 NotProbed = Callable[[str, str, str], None]
-"""Told the module, the file and the reason, if a module of the user runs as it is."""
+"""Called with the module, the file and the reason when a module of the user runs unprobed."""
 
 _rewritten_files: set[str] = set()
 
@@ -58,15 +58,15 @@ class Loading:
         takes_notes: bool = False,
         library_files: Collection[str] = (),
     ) -> None:
-        """Take what is to be done.
+        """Take what to load in another form.
 
         Args:
-            started: The top-level packages that the program was started as.
-            not_probed: Told what is not probed.
-            rewrites: Whether probes go into the code.
-            changes: Of the program's text.
-            takes_notes: Whether notes are taken: then libraries that make or seed generators are probed there, too.
-            library_files: Other files of libraries that are probed there.
+            started: The top-level packages that Python was started to run.
+            not_probed: Called for each module that is not probed.
+            rewrites: Whether to put probes into the code.
+            changes: Changes to the program's text.
+            takes_notes: Whether notes are taken: if so, calls that make or seed generators in libraries are probed, too.
+            library_files: Library files in which such calls are probed in any case.
         """
         self._started = started
         self._not_probed = not_probed
@@ -76,7 +76,7 @@ class Loading:
         self._library_files = frozenset(library_files)
 
     def install(self) -> None:
-        """Have every module of the user loaded from now on rewritten."""
+        """Rewrite every module of the user that is loaded from now on."""
         original: Any = SourceFileLoader.get_code
         code_of = self.code_of
 
@@ -88,14 +88,14 @@ class Loading:
         SourceFileLoader.get_code = get_code  # type: ignore[assignment,method-assign]
 
     def is_wanted(self, module: str, file: str) -> bool:
-        """Whether a module is to run from other code than that of its file."""
+        """Whether a module is to run from code other than that of its file."""
         return bool(self._changes_of(file)) or (self._rewrites and self.is_users(module, file))
 
     def _changes_of(self, file: str) -> list[CodeChange]:
         return [one for one in self._changes if one.file == original_path(os.path.abspath(file))]
 
     def is_users(self, module: str, file: str) -> bool:
-        """Whether a module is the user's. A framework is not, though its launcher may be what was started."""
+        """Whether a module is the user's. A framework is not, even if its launcher is what was started."""
         owner = owner_of_module(module, file)
         return owner is Owner.USER or (owner is Owner.LIBRARY and module.partition(".")[0] in self._started)
 
@@ -116,10 +116,10 @@ class Loading:
                     warnings.simplefilter("ignore")
                 return self._compiled(source, file, changes)
         except SyntaxError:
-            # The program is to come upon it by itself.
+            # The program is to run into it by itself.
             return None
         except Unchangeable as error:
-            # A run without the change would show that it does not help, which nobody knows.
+            # A run without the change would look as if the change did not help.
             message = f"{file} is not what it was when the change was made: {error}."
             print(f"determinism: {legible(message)}", file=sys.stderr)
             os._exit(_NOT_CHANGED)
@@ -136,7 +136,7 @@ class Loading:
         return code
 
     def _library_code_of(self, module: str, file: str) -> CodeType | None:
-        """The code of a library's module in which the making and seeding of generators is probed; None if there is nothing of that."""
+        """The code of a library's module with probes where generators are made or seeded; None if it does neither."""
         is_wanted = self._takes_notes or original_path(os.path.abspath(file)) in self._library_files
         if not (self._rewrites and is_wanted) or owner_of_module(module, file) is not Owner.LIBRARY:
             return None
@@ -154,15 +154,15 @@ class Loading:
                 code: CodeType = compile(tree, file, "exec", dont_inherit=True)
                 return code
         except (ValueError, RecursionError):
-            # Of a library nobody expects notes.
+            # Nobody expects notes from a library.
             return None
 
     def rewritten_cell(self, tree: ast.Module, file: str) -> ast.Module:
         """The rewritten syntax tree of a notebook's cell; the tree itself if it cannot be rewritten.
 
         Args:
-            tree: As it was parsed.
-            file: What the cell's code objects are said to be of.
+            tree: The parsed cell.
+            file: The file name in the cell's code objects.
         """
         try:
             result = tree
@@ -175,7 +175,7 @@ class Loading:
         return result
 
     def note_unprobed(self) -> None:
-        """Tell which modules of the user were loaded in another way."""
+        """Note which modules of the user were loaded in another way."""
         command = sys.orig_argv
         if sys.argv[:1] == ["-c"] and not any("multiprocessing" in argument for argument in command):
             self._not_probed("__main__", "<string>", "it was given on the command line, with -c")
@@ -185,18 +185,18 @@ class Loading:
                 continue
             if self.is_users(name, file) and not name.startswith("_sysconfigdata"):
                 loader = type(getattr(module, "__loader__", None)).__name__
-                self._not_probed(name, file, f"it was loaded by {loader}, which makes code of its own")
+                self._not_probed(name, file, f"it was loaded by {loader}, which compiles code itself")
 
 
 # Has IPython compile the cells of a notebook from rewritten syntax trees.
 
 
 def rewrite_cells(compilers: ModuleType, loading: Loading) -> None:
-    """Have each cell that is run from now on rewritten.
+    """Rewrite each cell that is run from now on.
 
     Args:
         compilers: IPython's module `IPython.core.compilerop`.
-        loading: What rewrites.
+        loading: The loading that rewrites.
     """
     original: Any = compilers.CachingCompiler.ast_parse
 
@@ -209,15 +209,15 @@ def rewrite_cells(compilers: ModuleType, loading: Loading) -> None:
 
 # Runs the script that Python was started with from rewritten code.
 #
-# `python train.py` reads the file without the import system. But before that Python asks `sys.path_hooks` whether the
-# script is something to import from, as a zip file is. Here a hook answers for this one script; whoever then asks it
-# for `__main__` gets the script run, in the module and with all the names that a plain run gives it.
+# `python train.py` reads the file without the import system. But first Python asks `sys.path_hooks` whether the script
+# can be imported from, like a zip file. A hook answers for this one script; asked for `__main__`, it runs the script in
+# the module, and with all the names, of a plain run.
 
 _MAGIC_OF_ZIP = b"PK\x03\x04"
 
 
 def install(loading: Loading) -> None:
-    """Have the script rewritten that this Python was started with, if it was started with one of the user's."""
+    """Rewrite the script that this Python was started with, if it is one of the user's."""
     script = sys.argv[0] if sys.argv else ""
     if script in ("", "-c", "-m") or "-x" in sys.orig_argv or not os.path.isfile(script):
         return
@@ -232,7 +232,7 @@ def install(loading: Loading) -> None:
 
 
 class _Hook:
-    """Asked for each entry of the search path; answers for the script, once."""
+    """A path hook: asked for each entry of the search path, it answers for the script, once."""
 
     def __init__(self, loading: Loading, script: str) -> None:
         self._loading = loading
@@ -245,7 +245,7 @@ class _Hook:
         self._is_done = True
         code = self._loading.code_of("__main__", entry)
         if code is None:
-            # Python goes on to the next hook by its number, so this one has to stay.
+            # Python moves on to the next hook by index, so this one has to stay.
             raise ImportError(entry)
         sys.path_hooks.remove(self)
         return _Script(entry, code, sys.modules["__main__"])
@@ -263,7 +263,7 @@ class _Script:
         return ModuleSpec(name, self, origin=self._file) if name == "__main__" else None  # type: ignore[arg-type]
 
     def get_code(self, _: str) -> CodeType:
-        """Run the script. It is called once, by what Python runs a script of the search path with."""
+        """Run the script. Python calls this once, to run `__main__` of an entry of the search path."""
         sys.modules["__main__"] = self._main
         _restore_path(self._file)
         _name_as_script(vars(self._main), self._file)
@@ -278,7 +278,7 @@ class _Script:
 
 
 def _restore_path(file: str) -> None:
-    """Put into the search path what a plain run puts there: the script's folder, where Python does so."""
+    """Make the search path that of a plain run: the script's folder comes first, where Python puts it there."""
     sys.path_importer_cache.pop(file, None)
     if sys.path[:1] == [file]:
         del sys.path[0]
@@ -291,13 +291,13 @@ def _name_as_script(names: dict[str, Any], file: str) -> None:
 
 
 def _run(code: CodeType, names: dict[str, Any]) -> None:
-    """Run the script's code; what it raises ends the program as it would in a plain run."""
+    """Run the script's code; an exception ends the program as it would in a plain run."""
     try:
         exec(code, names)
     except SystemExit:
         raise
     except BaseException as error:
-        # The frames outwards of the script are Python's and ours.
+        # The frames outside the script are Python's and our own.
         traceback = error.__traceback__
         within = None if traceback is None else traceback.tb_next
         _show(error.with_traceback(within), within)
@@ -320,11 +320,11 @@ def _show_nothing(*_: Any) -> None:
 
 
 def rewrite_spawned(runpy: ModuleType, loading: Loading) -> None:
-    """Have the script rewritten where a process that `multiprocessing` spawned reads it again.
+    """Rewrite the script when a process that `multiprocessing` spawned reads it again.
 
     Args:
         runpy: The module `runpy`.
-        loading: What rewrites.
+        loading: The loading that rewrites.
     """
     original: Any = runpy._get_code_from_file
 
@@ -341,24 +341,24 @@ def rewrite_spawned(runpy: ModuleType, loading: Loading) -> None:
 __all__: Sequence[str] = ("install", "rewrite_spawned")
 
 
-# Changes of the modules of the program while they are loaded; the files themselves stay as they are.
+# Changes to the program's modules while they are loaded; the files themselves stay as they are.
 
 
 class Unchangeable(Exception):
-    """The text is another one than the change was made for, or two changes want the same lines."""
+    """The text is not the one that the change was made for, or two changes affect the same lines."""
 
 
 def changed_tree(source: bytes, file: str, changes: Sequence[CodeChange]) -> ast.Module:
-    """The syntax tree of a module with changes made to its text. Imports that are added take no line of their own.
+    """The syntax tree of a module with changes made to its text. Added imports take no line of their own.
 
     Args:
         source: The module's text.
-        file: Where it came from.
-        changes: All of this file.
+        file: Its file.
+        changes: All changes to this file.
 
     Raises:
-        Unchangeable: They do not fit this text, or each other.
-        SyntaxError: The text, or what becomes of it, is no Python.
+        Unchangeable: The changes do not fit this text, or each other.
+        SyntaxError: The text, or the changed text, is not valid Python.
     """
     tree = ast.parse(_changed_text(source, changes), file)
     imports = dict.fromkeys(line for change in changes for line in change.imports)
@@ -381,7 +381,7 @@ def _changed_text(source: bytes, changes: Sequence[CodeChange]) -> bytes:
     above = len(lines) + 1
     for one in wanted:
         if one.end_line >= above:
-            raise Unchangeable(f"two changes of line {one.end_line}")
+            raise Unchangeable(f"two changes to line {one.end_line}")
         above = one.line
         begin, end = one.line - 1, one.end_line
         before = b"".join(lines[begin:end])
@@ -392,7 +392,7 @@ def _changed_text(source: bytes, changes: Sequence[CodeChange]) -> bytes:
 
 
 def _after_future_imports(body: Sequence[ast.stmt]) -> int:
-    """The place of the first statement that an import may stand before."""
+    """The index of the first statement that an import may precede."""
     place = 0
     for number, statement in enumerate(body):
         is_text = number == 0 and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)

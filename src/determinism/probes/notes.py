@@ -1,6 +1,6 @@
-"""Writes, for each process, the notes of the sources that it used: one JSON document per line.
+"""Writes, for each process, the notes about the sources that it used: one JSON document per line.
 
-Each line is written at once, so that a killed process leaves what it had noted. A forked child begins a file of its own.
+Each line is written immediately, so that a killed process leaves what it had noted. A forked child begins its own file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from determinism.redaction import redacted
 from determinism.run_spec import FIRST_NOTED, NOTES_SUFFIX
 
 PARENT_VARIABLE = "DETERMINISM_PROBES_PROCESS"
-"""Environment variable through which a process tells its children its key."""
+"""Environment variable through which a process passes its key to its children."""
 
 _MOST_NOTES = 100_000
 _MOST_SHOWN = 160
@@ -37,12 +37,12 @@ class Notes:
     """The notes of this process."""
 
     def __init__(self, folder: Path) -> None:
-        """Take the folder, which exists."""
+        """Take the folder, which must exist."""
         self._folder = folder
         self.recorded: Callable[[], tuple[str | None, int]] = _no_records
-        """The key of this process in the trace, and how many records it has made; no key where it is not recorded."""
+        """Returns the key of this process in the trace, None if it is not recorded, and how many records it has made."""
         self.origin: Callable[[Any], dict[str, Any]] | None = None
-        """Gives for a frame of a library what is to be noted of the line of the program that led there."""
+        """Returns, for a frame of a library, the fields to note about the line of the program that caused it."""
         self._begin()
         os.register_at_fork(after_in_child=self._begin)
 
@@ -59,8 +59,8 @@ class Notes:
         Args:
             site: Text of the site.
             source: Identifier of the source.
-            text: Gives a text for the value, the same in every run for the same value; None if it cannot be told.
-            **details: What else to note; what can be called is called for it.
+            text: Returns a text for the value, the same in every run for the same value; None if there is none.
+            **details: Further fields; callables are called for their values.
         """
         if getattr(self._busy, "now", False):
             return
@@ -69,7 +69,7 @@ class Notes:
             with self._lock:
                 self._take(site, source, text, details)
         except Exception:
-            # The program goes on as it would have without a note.
+            # The program continues as it would have without a note.
             return
         finally:
             self._busy.now = False
@@ -96,7 +96,7 @@ class Notes:
         self._written += 1
 
     def not_probed(self, module: str, file: str, reason: str) -> None:
-        """Note a module of the user that runs as it is."""
+        """Note a module of the user that runs unprobed."""
         try:
             with self._lock:
                 self._write({"unprobed": file, "module": module, "reason": reason})
@@ -119,7 +119,7 @@ class Notes:
         os.write(self._descriptor, (json.dumps(document) + "\n").encode())
 
     def claim(self) -> None:
-        """Begin the file now, in a process that no probed one started."""
+        """Begin the file now if no probed process started this one."""
         if PARENT_VARIABLE not in os.environ:
             self._descriptor = self._claimed()
 
@@ -157,6 +157,6 @@ def _described(key: _Key) -> dict[str, Any]:
 
 
 def _thread_name() -> str:
-    # `current_thread` would make an object for a thread that Python does not know.
+    # `current_thread` would create an object for a thread that Python does not know.
     thread = getattr(threading, "_active", {}).get(threading.get_ident())
     return "unknown" if thread is None else str(thread.name)

@@ -1,7 +1,7 @@
-"""Which line of the program the objects and functions of a library came from, so that a library that seeds itself leads back to it.
+"""Traces a library's objects and functions to the line of the program that made them, for libraries that seed themselves.
 
-A sampler asks for entropy long after the line that made it, and a stage of a pipeline runs when somebody iterates. So what
-the program's calls of a library give is remembered, with what hangs on it, by the line of the call.
+A sampler asks for entropy long after the line that made it, and a stage of a pipeline runs when somebody iterates. So the
+results of the program's calls into a library are remembered by the line of the call, with the objects that they hold.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from determinism.probes.rewrite import ProbedSite, parsed
 from determinism.source_files import Owner, owner_of, owner_of_module
 
 SEED_PARAMETERS = ("seed", "random_state", "random_seed", "rng_seed", "base_seed", "rng", "generator")
-"""Names of parameters that take a seed, or a generator; the first that a function has is the one to give."""
+"""Names of parameters that take a seed or a generator; the first that a function has is the one to pass."""
 
 _PLAIN = frozenset({str, bytes, int, float, complex, bool, type(None), type(...), range, slice, type, types.ModuleType})
 _CONTAINERS = (list, tuple, set, frozenset, deque)
@@ -29,27 +29,27 @@ _MOST_FRAMES = 60
 
 
 class Origins:
-    """The lines of the program by which objects of libraries were made."""
+    """The lines of the program that made objects of libraries."""
 
     def __init__(self) -> None:
-        """Nothing was made yet."""
+        """Begin without any."""
         self._seen: set[str] = set()
         self._owners: dict[str, Owner] = {}
         self._callees: dict[str, Any] = {}
-        """What of a library was called at a site."""
+        """The callee in a library, by site."""
         self._sites: dict[tuple[str, int, int], str] = {}
-        """By file and end, which the compiler leaves where they are."""
+        """Sites by file and end position, which the compiler preserves."""
         self._objects: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._codes: dict[int, list[tuple[str, Sequence[Any]]]] = {}
-        """The calls that handed a function of a library on, by the identity of its code, with plain values to call it with."""
+        """The calls that passed a library's function on, by the identity of its code, with the plain values next to it."""
 
     @property
     def sites(self) -> Container[str]:
-        """Those at which something of a library was called."""
+        """The sites at which a library was called."""
         return self._callees.keys()
 
     def called(self, site: str, function: Any) -> None:
-        """Something is called at a site of the program; what is found out of a site holds for the next calls there."""
+        """Record what a site of the program calls; the first call there decides for all later ones."""
         if site in self._seen:
             return
         self._seen.add(site)
@@ -66,24 +66,24 @@ class Origins:
         self._sites[place.file, place.end_line, place.end_column] = site
 
     def made(self, site: str, value: Any) -> None:
-        """A call at a site of the program gave something."""
+        """Record the result of a call at a site of the program."""
         if site not in self._callees or type(value) in _PLAIN or len(self._objects) >= _MOST_KNOWN:
             return
         left = _MOST_OBJECTS
         waiting: deque[tuple[Any, Sequence[Any]]] = deque([(value, ())])
         try:
             if self._is_known(value):
-                # It may be what was called: a pipeline that gives itself back with a further stage.
+                # It may be the object that was called: a pipeline that returns itself with a further stage.
                 waiting = deque(_with_plain(object.__getattribute__(value, "__dict__").values()))
             while waiting and left:
                 left -= 1
                 waiting.extend(self._parts(site, *waiting.popleft()))
         except Exception:
-            # Another thread changed a container meanwhile.
+            # Another thread changed a container in the meantime.
             return
 
     def _parts(self, site: str, value: Any, beside: Sequence[Any]) -> Iterator[tuple[Any, Sequence[Any]]]:
-        """Remember an object, and give what hangs on it with the plain values beside that, unless it was known before."""
+        """Remember an object; unless it was known, yield the objects that it holds, with the plain values next to them."""
         kind = type(value)
         if kind in _PLAIN:
             return
@@ -122,7 +122,7 @@ class Origins:
         try:
             self._objects[id(value)] = weakref.ref(value), site
         except TypeError:
-            # It has no place for a weak reference, and must not be kept alive.
+            # It allows no weak reference, and must not be kept alive.
             return True
         return True
 
@@ -136,13 +136,13 @@ class Origins:
         return known
 
     def led_to(self, frame: types.FrameType | None) -> dict[str, Any]:
-        """The line of the program that led to what a library does now, and how a seed can be given there.
+        """The line of the program that caused what a library does now, and how a seed can be passed there.
 
         Args:
-            frame: The library's, or one that it called.
+            frame: The library's frame, or one that it called.
 
         Returns:
-            What a note says of it; nothing if no line is known.
+            The fields of a note; empty if no line is known.
         """
         try:
             return self._led_to(frame)
@@ -170,9 +170,9 @@ class Origins:
         return {"led": parsed(site).description, "argument": argument, "is_declared": is_declared}
 
     def _unseeded_call(self, frame: types.FrameType | None, asked: list[types.FrameType]) -> dict[str, Any] | None:
-        """The line of the program from which the library seeded itself, if what it called there takes a seed and got none.
+        """The line of the program that called a library's function that seeds itself, if that takes a seed and got none.
 
-        A method that takes one, such as `reset` of an environment, seeds the object whoever made it.
+        A method that takes a seed, such as `reset` of an environment, seeds the object whichever line made it.
         """
         if frame is None or not asked or owner_of(frame) is not Owner.USER:
             return None
@@ -189,7 +189,7 @@ class Origins:
         return {"led": led, "argument": unset[0], "is_declared": True}
 
     def _site_of(self, frame: types.FrameType) -> str | None:
-        """The call that made the object whose method runs, or handed the function on that runs."""
+        """The call that made the object whose method is running, or that passed on the function that is running."""
         code = frame.f_code
         if code.co_argcount:
             first = frame.f_locals.get(code.co_varnames[0])
@@ -199,12 +199,12 @@ class Origins:
         calls = self._codes.get(id(code), ())
         if len(calls) < 2:
             return calls[0][0] if calls else None
-        # Stages of one kind share their code: the one whose arguments are those of the frame is it.
+        # Stages of one kind share their code: the frame's is the one whose arguments match best.
         values = [value for value in frame.f_locals.values() if type(value) in _PLAIN]
         return min(calls, key=lambda call: sum(not _is_among(one, values) for one in call[1]))[0]
 
     def _argument(self, site: str, asked: list[types.FrameType]) -> tuple[str | None, bool]:
-        """The parameter that takes a seed: of what was called or, where that passes everything on, of what asks; and which it is."""
+        """The parameter that takes a seed, and whether the callee declares it itself or passes it on within `**keywords`."""
         code = _code_of(self._callees.get(site))
         if code is None:
             return None, False
@@ -221,7 +221,7 @@ class Origins:
 
 
 _VARKEYWORDS = 0x08
-"""`inspect.CO_VARKEYWORDS`; `inspect` is not imported before the program does."""
+"""`inspect.CO_VARKEYWORDS`; `inspect` is not imported before the program does so."""
 
 
 def _parameters(code: types.CodeType) -> tuple[str, ...]:
@@ -239,7 +239,7 @@ def _code_of(callee: Any) -> types.CodeType | None:
 
 
 def _with_plain(values: Iterable[Any]) -> list[tuple[Any, Sequence[Any]]]:
-    """Some of several objects, each with the plain values among them and in the tuples and dictionaries among them."""
+    """The first of several objects, each with the plain values among them, also those within tuples and dictionaries."""
     parts = list(values)[:_MOST_PARTS]
     plain: list[Any] = []
     for part in parts:
@@ -262,7 +262,7 @@ def _is_filled(cell: Any) -> bool:
 
 
 def _end_of(frame: types.FrameType) -> tuple[str, int, int]:
-    """The file, and where the call that a frame waits for ends."""
+    """The file, and the end position of the call that a frame waits for."""
     at = frame.f_lasti // 2
     for number, (_, end_line, _, end_column) in enumerate(frame.f_code.co_positions()):
         if number == at:
@@ -271,7 +271,7 @@ def _end_of(frame: types.FrameType) -> tuple[str, int, int]:
 
 
 def _line_of(frame: types.FrameType) -> dict[str, Any]:
-    """A line of the program of which no piece is known."""
+    """The current line of a frame, as a site of unknown columns."""
     line = frame.f_lineno or frame.f_code.co_firstlineno
     function = getattr(frame.f_code, "co_qualname", frame.f_code.co_name)
     return ProbedSite(frame.f_code.co_filename, line, 0, line, 0, function, False).description

@@ -1,8 +1,8 @@
 """Rewrites a syntax tree so that each call and each iteration asks the probes first, and nothing else changes.
 
-`f(x)` becomes `__probe__(site, f)(x)`, where the probe gives back `f` itself: the call is still made by the user's own
-frame. What is iterated and what is passed to a call goes through a function that gives it back. All that is added takes the
-place in the source of what it stands around, so that tracebacks, line numbers and `inspect` say what they would have said.
+`f(x)` becomes `__probe__(site, f)(x)`, where the probe returns `f` itself: the user's own frame still makes the call.
+Iterables and arguments go through a function that returns them. Added nodes take the source position of the expression
+that they wrap, so that tracebacks, line numbers and `inspect` show what they would have shown without them.
 """
 
 from __future__ import annotations
@@ -19,76 +19,76 @@ from typing import TypeGuard, TypeVar
 from determinism.redaction import redacted_code
 from determinism.source_files import cell_name, original_path
 
-# The names under which rewritten code finds the probes. They begin and end like Python's own, so no class mangles
-# them.
+# The names under which rewritten code finds the probes. They begin and end with two underscores, so that no class
+# mangles them.
 
 CALL = "__determinism_call__"
-"""Asked for each call without arguments that could be a set, with the site and what is called."""
+"""Called for each call without arguments that could be a set, with the site and the callee."""
 CALL_WITH = "__determinism_call_with__"
-"""Asked for each other call, likewise."""
+"""Called for every other call, with the same arguments."""
 ARGUMENT = "__determinism_argument__"
-"""Asked for each argument that could be a set, with the site of the call and the argument."""
+"""Called for each argument that could be a set, with the site of the call and the argument."""
 ITERATE = "__determinism_iterate__"
-"""Asked for what is iterated, with its site."""
+"""Called for each iterable that could be a set, with its site."""
 MEMBER = "__determinism_member__"
-"""Asked for each element that goes into a set."""
+"""Called for each element that goes into a set."""
 MEMBERS = "__determinism_members__"
-"""Asked for what a set is made from."""
+"""Called for the iterable that a set is made from."""
 KEY = "__determinism_key__"
-"""Asked for what is passed to be called by somebody else, with the site of the call."""
+"""Called for each function passed as an argument for others to call, with the site of the call."""
 RESULT = "__determinism_result__"
-"""Asked for what a call gave, with the site of the call; only where notes are taken."""
+"""Called for the result of a call, with the site of the call; only where notes are taken."""
 
 ALL = (CALL, CALL_WITH, ARGUMENT, ITERATE, MEMBER, MEMBERS, KEY, RESULT)
 
 
-# The text by which rewritten code says where it is: a constant, so that it survives pickling and means the same
+# The text with which rewritten code identifies a site: a constant, so that it survives pickling and means the same
 # everywhere.
 
 _MAX_CODE = 400
 
 UNORDERED = "u"
-"""Mark of a place whose result goes straight to what does not mind the order: `sorted`, `set`, `len`."""
+"""Mark of a site whose result goes straight into a function that ignores order: `sorted`, `set`, `len`."""
 IN_LIBRARY = "l"
-"""Mark of a place in an installed library."""
+"""Mark of a site in an installed library."""
 
 
 @dataclass(frozen=True)
 class ProbedSite:
-    """A place in user code, as the syntax tree tells it."""
+    """A position in source code that has a probe, from the syntax tree."""
 
     file: str
-    """As the program knows it."""
+    """Its path as the program knows it."""
     line: int
     column: int
-    """Of the first byte in its line, in UTF-8."""
+    """Offset of the first byte in its line, in UTF-8."""
     end_line: int
     end_column: int
-    """After the last byte."""
+    """Offset after the last byte in its line."""
     function: str
     is_unordered: bool
     is_in_library: bool = False
     name_line: int = 0
-    """The line of the name of what is called, which in a chain of calls is not that on which the call begins; 0: it is."""
+    """The line of the callee's name, where it is not the line on which the call begins (in a chain of calls); else 0."""
 
     @property
     def shown_line(self) -> int:
-        """The line that a reader takes for that of the call."""
+        """The line on which a reader looks for the call."""
         return self.name_line or self.line
 
     @property
     def original_file(self) -> str:
-        """Where the file lies that this one is, or is a copy of; of a notebook, what the cell is called."""
+        """The path of the file, or of the file that it is a copy of; for a notebook, the name of the cell."""
         return cell_name(self.file) or original_path(os.path.abspath(self.file))
 
     @property
     def code(self) -> str:
-        """The line, without its indentation."""
+        """The source line, without its indentation."""
         return redacted_code(linecache.getline(self.file, self.shown_line).strip()[:_MAX_CODE])
 
     @property
     def description(self) -> dict[str, str | int]:
-        """The place as notes have it."""
+        """The site as it is written in notes."""
         return {
             "file": self.original_file,
             "line": self.line,
@@ -102,7 +102,7 @@ class ProbedSite:
 
 
 def site_text(site: ProbedSite) -> str:
-    """The text that stands for a site."""
+    """The text that represents a site."""
     mark = UNORDERED * site.is_unordered + IN_LIBRARY * site.is_in_library
     numbers = f"{site.line}:{site.column}:{site.end_line}:{site.end_column}:{site.name_line}"
     return f"{numbers}:{mark}:{site.function}:{site.file}"
@@ -110,17 +110,16 @@ def site_text(site: ProbedSite) -> str:
 
 @cache
 def parsed(text: str) -> ProbedSite:
-    """The site that a text stands for."""
+    """The site that a text represents."""
     line, column, end_line, end_column, name_line, mark, function, file = text.split(":", 7)
     place = int(line), int(column), int(end_line), int(end_column)
     return ProbedSite(file, *place, function, UNORDERED in mark, IN_LIBRARY in mark, int(name_line))
 
 
-# What is known of a piece of syntax by looking at it: what cannot be a set, what does not mind the order, where it
-# lies.
+# What syntax alone shows: which expressions cannot be a set, which functions ignore order, where a call is.
 
 OWN_FRAME = frozenset({"super", "locals", "globals", "vars", "eval", "exec", "dir", "__import__", "breakpoint"})
-"""What looks at the frame that calls it, or that the compiler knows by its name."""
+"""Functions that inspect their caller's frame, or that the compiler knows by name."""
 NO_SOURCE = OWN_FRAME | frozenset(
     {
         "isinstance", "issubclass", "print", "len", "range", "type", "int", "float", "bool", "abs", "round", "getattr",
@@ -130,15 +129,15 @@ NO_SOURCE = OWN_FRAME | frozenset(
 )  # fmt: skip
 IGNORES_ORDER = frozenset({"len", "sorted", "min", "max", "any", "all", "set", "frozenset"})
 KEEPS_CONTENT = frozenset({"list", "tuple", "iter", "map", "filter"})
-"""What order cannot matter to before what ignores it: `sorted(list(x))`."""
+"""Functions that ignore order as well if their result goes to one that does: `sorted(list(x))`."""
 NO_SETS = frozenset(
     {"range", "enumerate", "zip", "sorted", "reversed", "map", "filter", "list", "tuple", "len", "iter"}
 )
-"""What never gives a set."""
+"""Functions that never return a set."""
 CALLS_BACK = frozenset({"key", "default_factory", "default", "target", "default_value"})
 CALLS_FIRST = frozenset({"map", "filter", "starmap", "submit", "apply_async", "partial", "defaultdict"})
 COMPILED_FROM_BYTECODE = frozenset({"njit", "jit", "vectorize", "guvectorize", "cfunc", "stencil", "overload"})
-"""Decorators of Numba, which compiles the bytecode of a function and knows no probes."""
+"""Decorators of Numba, which compiles the bytecode of a function and does not know the probes."""
 _GIVES_MEMBERS = (ast.GeneratorExp, ast.ListComp, ast.List, ast.Tuple)
 MAYBE_SETS = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Set, ast.SetComp, ast.IfExp, ast.BoolOp,
                ast.NamedExpr, ast.Await)  # fmt: skip
@@ -154,7 +153,7 @@ def imported_names(statements: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def keep_line_of_method(node: ast.Call, function: ast.Attribute) -> None:
-    """Put a call where the compiler puts the call of a method: on the line of its name."""
+    """Move a call to the line on which the compiler places a method call: that of the method's name."""
     if function.end_lineno is None or function.end_col_offset is None:
         return
     has_stars = any(isinstance(one, ast.Starred) for one in node.args) or any(one.arg is None for one in node.keywords)
@@ -164,26 +163,26 @@ def keep_line_of_method(node: ast.Call, function: ast.Attribute) -> None:
 
 
 def may_be_set(node: ast.expr) -> bool:
-    """Whether an expression may give a set."""
+    """Whether the value of an expression may be a set."""
     if isinstance(node, ast.BinOp):
         return isinstance(node.op, ast.BitOr | ast.BitAnd | ast.BitXor | ast.Sub)
     return isinstance(node, MAYBE_SETS)
 
 
 def takes_apart(target: ast.expr) -> bool:
-    """Whether assigning to a target iterates what is assigned."""
+    """Whether assigning to a target iterates the assigned value."""
     return isinstance(target, ast.Tuple | ast.List) or (
         isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Slice)
     )
 
 
 def is_call_of(node: ast.expr, *names: str) -> TypeGuard[ast.Call]:
-    """Whether an expression calls something by one of these names."""
+    """Whether an expression is a call by one of these names."""
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names
 
 
 def last_name(node: ast.expr) -> str:
-    """The name of what is called or looked up, without what it is looked up in."""
+    """The last part of the name that an expression calls or looks up: `c` of `a.b.c`."""
     if isinstance(node, ast.Call):
         return last_name(node.func)
     if isinstance(node, ast.Attribute):
@@ -200,41 +199,41 @@ def rewritten(tree: ast.Module, file: str, *, asks_for_results: bool = False) ->
     """The rewritten syntax tree of a module.
 
     Args:
-        tree: As it was parsed; it is changed in place.
-        file: Where it came from.
-        asks_for_results: Whether the probes are asked for what calls gave, too.
+        tree: The parsed module; it is changed in place.
+        file: Its file.
+        asks_for_results: Whether the results of calls are probed, too.
 
     Raises:
-        RecursionError: It is nested too deeply.
+        RecursionError: The module is nested too deeply.
     """
     _Rewriter(file, frozenset(imported_names(tree.body)), asks_for_results).visit(tree)
     return tree
 
 
 def library_rewritten(tree: ast.Module, file: str, names: frozenset[str]) -> ast.Module:
-    """The syntax tree of a library's module, of which only some calls ask the probes.
+    """The syntax tree of a library's module, in which only some calls are probed.
 
     Args:
-        tree: As it was parsed; it is changed in place.
-        file: Where it came from.
-        names: The last names of what is called there.
+        tree: The parsed module; it is changed in place.
+        file: Its file.
+        names: The last parts of the names of the functions whose calls are probed.
 
     Raises:
-        RecursionError: It is nested too deeply.
+        RecursionError: The module is nested too deeply.
     """
     _LibraryRewriter(file, frozenset(imported_names(tree.body)), names).visit(tree)
     return tree
 
 
 def _name_line(node: ast.expr) -> int:
-    """The line of the name of what is called; of what is no call that on which it begins."""
+    """The line of the method's name in a method call; the first line of any other expression."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.end_lineno or node.lineno
     return node.lineno
 
 
 class _Asking(ast.NodeTransformer):
-    """Knows where it is, and puts probes around expressions."""
+    """Tracks the enclosing scope, and puts probes around expressions."""
 
     _is_in_library = False
 
@@ -244,10 +243,10 @@ class _Asking(ast.NodeTransformer):
         self._scopes: list[str] = []
         self._is_unordered = False
         self._moved: dict[ast.expr, tuple[int, int, int]] = {}
-        """Where calls began whose line was moved, and the line of their name."""
+        """The original line and column of calls whose line was moved, and the line of the callee's name."""
 
     def _asked_for_callee(self, node: ast.Call, function: ast.expr, probe: str) -> None:
-        """Ask for what is called; `function` is that as it was written."""
+        """Put a probe around the callee of a call; `function` is the callee as it was written."""
         asked = self._asked(probe, node.func, of=node)
         self._moved[node] = (node.lineno, node.col_offset, _name_line(node))
         if isinstance(function, ast.Attribute) and not (
@@ -257,12 +256,12 @@ class _Asking(ast.NodeTransformer):
         node.func = asked
 
     def _asked(self, probe: str, node: ast.expr, of: ast.expr | None = None) -> ast.Call:
-        """A call of a probe with a site and an expression; it lies where the expression lies.
+        """A call of a probe with a site and an expression, at the position of the expression.
 
         Args:
             probe: Name of the probe.
             node: The expression.
-            of: What the site is of, if not of the expression.
+            of: The node to which the site belongs, if not the expression.
         """
         place = node if of is None else of
         line, column, name_line = self._moved.get(place) or (place.lineno, place.col_offset, _name_line(place))
@@ -299,7 +298,7 @@ class _Asking(ast.NodeTransformer):
 
 
 class _LibraryRewriter(_Asking):
-    """Asks the probes at calls by some names, and nowhere else."""
+    """Probes calls by some names, and nothing else."""
 
     _is_in_library = True
 
@@ -337,7 +336,7 @@ class _Rewriter(_Asking):
         super().__init__(file, imported)
         self._asks_for_results = asks_for_results
 
-    # What surrounds: definitions, whose decorators, annotations and bases stay as they are.
+    # Definitions: their decorators, annotations and bases stay as they are.
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         return self._function(node)
@@ -374,7 +373,7 @@ class _Rewriter(_Asking):
         arguments.defaults = [self._visited(default) for default in arguments.defaults]
         arguments.kw_defaults = [default and self._visited(default) for default in arguments.kw_defaults]
 
-    # What iterates.
+    # Iterations.
 
     def visit_For(self, node: ast.For) -> ast.For:
         self.generic_visit(node)
@@ -430,7 +429,7 @@ class _Rewriter(_Asking):
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AugAssign:
         self.generic_visit(node)
-        # Only a list can be added a set to, in place.
+        # `+=` iterates a set only where it extends a list.
         if isinstance(node.op, ast.Add):
             node.value = self._iterated(node.value)
         return node
@@ -454,7 +453,7 @@ class _Rewriter(_Asking):
             self.generic_visit(node)
         return node
 
-    # What calls.
+    # Calls.
 
     def visit_Call(self, node: ast.Call) -> ast.Call:
         name = last_name(node.func)
@@ -484,7 +483,7 @@ class _Rewriter(_Asking):
         return result
 
     def _arguments(self, node: ast.Call, name: str, which: str) -> bool:
-        """Have arguments looked at; whether any of these needs to know what is called."""
+        """Put probes around arguments; return whether any of these needs to know the callee."""
         is_name, asks = isinstance(node.func, ast.Name), False
         if name == "WeakSet" or (is_name and name in ("set", "frozenset")):
             kinds = (*MAYBE_SETS, ast.GeneratorExp, ast.ListComp)
@@ -509,7 +508,7 @@ class _Rewriter(_Asking):
         return asks
 
     def _argument(self, call: ast.Call, argument: ast.expr, name: str) -> ast.expr:
-        """Have one argument looked at; the probe is told its number or its keyword too."""
+        """Put a probe around an argument; it also receives the argument's number or keyword."""
         asked = self._asked(ARGUMENT, argument, of=call)
         asked.args.append(ast.copy_location(ast.Constant(name), argument))
         return asked

@@ -1,4 +1,4 @@
-"""What rewritten code calls. Each of these returns what it was given, unless that is a source."""
+"""The probes that rewritten code calls. Each returns the value it received, unless that is a source."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from determinism.probes.origins import Origins
 from determinism.probes.rewrite import parsed
 from determinism.run_spec import ProbeRequest
 
-# Texts for values that are the same in every run, and numbers for objects that have no such text.
+# Texts for values, the same in every run, and numbers for objects that have no such text.
 #
-# Nothing of the user's code is called for it: the texts of objects are made of their attributes.
+# This calls none of the user's code: the text of an object is built from its attributes.
 
 _BY_REPR = frozenset({str, bytes, bytearray, int, float, complex, bool, type(None), type(...), range})
 _BY_REPR_OF_MODULES = frozenset(
@@ -36,7 +36,7 @@ _BY_REPR_OF_MODULES = frozenset(
      "fractions.Fraction", "uuid.UUID", "pathlib.PurePosixPath", "pathlib.PosixPath", "pathlib._local.PurePosixPath",
      "pathlib._local.PosixPath"}
 )  # fmt: skip
-"""Of modules that are not imported for this: the program's folder may have one of the same name."""
+"""By name: importing these modules could load one of the same name from the program's folder."""
 _NAMED = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)
 _MOST_PARTS = 10_000
 _MOST_NUMBERS = 1_000_000
@@ -44,11 +44,11 @@ _DEPTH = 5
 
 
 def stable_text(value: Any, depth: int = _DEPTH) -> str | None:
-    """A text that tells what a value is, and that has nothing of this run in it; None if there is none.
+    """A text that identifies a value and is the same in every run; None if there is none.
 
     Args:
         value: Any object.
-        depth: How many objects within objects are looked at.
+        depth: How many levels of nesting to look at.
     """
     kind = type(value)
     if kind in _BY_REPR or f"{kind.__module__}.{kind.__qualname__}" in _BY_REPR_OF_MODULES:
@@ -76,7 +76,7 @@ def _object_text(value: Any, kind: type, depth: int) -> str | None:
     if issubclass(kind, tuple):
         return _joined(kind.__qualname__, tuple.__iter__(value), depth)
     if kind.__hash__ is object.__hash__ or kind.__module__.partition(".")[0] in ("torch", "tensorflow", "jax", "numpy"):
-        # It is told apart by being itself, not by what it holds.
+        # Its identity distinguishes it, not its content.
         return None
     try:
         attributes = object.__getattribute__(value, "__dict__")
@@ -97,7 +97,7 @@ def _joined(name: str, values: Iterable[Any], depth: int) -> str | None:
 
 
 def partial_text(value: Any) -> tuple[str | None, bool]:
-    """A text for what can be told of a value, and whether that is all of it.
+    """A text for as much of a value as can be described, and whether that is all of it.
 
     Args:
         value: Any object.
@@ -112,7 +112,7 @@ def partial_text(value: Any) -> tuple[str | None, bool]:
 
 
 class FirstUses:
-    """Numbers objects that have no stable text in the order in which they were first used."""
+    """Numbers for objects that have no stable text, in order of first use."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, tuple[weakref.ref[Any], int]] = {}
@@ -124,7 +124,7 @@ class FirstUses:
         return known[1] if known is not None and known[0]() is value else None
 
     def use(self, value: Any) -> int | None:
-        """The number of an object, which gets one if it has none; None if it cannot be told when it is gone."""
+        """The number of an object, assigned on first use; None if it allows no weak reference, so that its end is unknown."""
         number = self.number(value)
         if number is not None or len(self._numbers) >= _MOST_NUMBERS:
             return number
@@ -147,7 +147,7 @@ FIRST_USES = FirstUses()
 
 
 def rank(value: Any) -> tuple[str, int, str] | None:
-    """Where a value stands among others: by its type, then by the order of first use, then by its text.
+    """The sort key of a value: its type, then its order of first use, then its text.
 
     Args:
         value: An element of a set.
@@ -163,35 +163,35 @@ def rank(value: Any) -> tuple[str, int, str] | None:
     return None if number is None else (name, number, "")
 
 
-# The order in which a set is iterated: what it is in this run, and one that is the same in every run.
+# The iteration order of a set: that of this run, and one that is the same in every run.
 
 _MOST_ELEMENTS = 100_000
 _PLAIN = (str, bytes, int, float, bool)
 _BY_ADDRESS = ("torch", "tensorflow", "jax")
-"""Frameworks whose tensors and variables have a hash of their own, which is their address."""
+"""Frameworks whose tensors and variables define their own hash, which is their address."""
 _TOLD_BY_TEXT = (tuple, PurePath, Enum, type(None))
 
 
 class Elements(Enum):
-    """What the elements of a set are, which decides how they can be brought into order."""
+    """The kind of elements in a set, which decides how they can be ordered."""
 
     SORTABLE = "sortable"
-    """`sorted` gives one order."""
+    """`sorted` always returns the same order."""
     TEXT = "text"
-    """Their texts give one order."""
+    """Sorting by text always returns the same order."""
     HASHED = "hashed"
-    """Objects with hashes of their own, which may rest on strings or on addresses."""
+    """Objects with their own hashes, which may depend on strings or on addresses."""
     OBJECTS = "objects"
-    """They are told apart only by being themselves; the order in which they were put in is the only one."""
+    """Objects that only their identity distinguishes; their only order is that of insertion."""
 
 
 def is_set_type(kind: type) -> bool:
-    """Whether objects of a type are iterated in the order of a hash table."""
+    """Whether objects of a type iterate in the order of a hash table."""
     return getattr(kind, "__iter__", None) in (set.__iter__, frozenset.__iter__, WeakSet.__iter__)
 
 
 def elements_of(values: Iterable[Any]) -> Elements:
-    """What the elements of a set are."""
+    """The kind of elements in a set."""
     kinds = {type(value) for value in values}
     if kinds <= {int, float, bool} or (len(kinds) == 1 and kinds <= {str, bytes}):
         return Elements.SORTABLE
@@ -209,14 +209,14 @@ def _is_hashed_by_address(kind: Any) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether the text of a value, or of what it holds, is the same in every run."""
+    """Whether the text of a value, contents included, is the same in every run."""
     if isinstance(value, tuple):
         return all(map(_is_plain, value))
     return type(value) in _PLAIN or value is None or isinstance(value, PurePath | Enum)
 
 
 def sorting_attribute(values: Iterable[Any]) -> str | None:
-    """The first attribute by which all objects of a user's class can be sorted into one order; None if there is none.
+    """The first attribute that sorts objects of the user's classes into a unique order; None if there is none.
 
     Args:
         values: The elements of a set.
@@ -238,11 +238,11 @@ def sorting_attribute(values: Iterable[Any]) -> str | None:
 
 
 def order_text(values: Iterable[Any], attribute: str | None = None) -> str | None:
-    """A text that tells in which order the elements come; None if elements cannot be told apart in another run.
+    """A text for the order of the elements; None if another run could not distinguish them.
 
     Args:
         values: The elements.
-        attribute: One that tells them apart, if there is one.
+        attribute: An attribute that distinguishes them, if there is one.
     """
     parts = []
     for value in itertools.islice(values, _MOST_ELEMENTS):
@@ -263,10 +263,9 @@ def order_text(values: Iterable[Any], attribute: str | None = None) -> str | Non
 def in_order(values: Iterable[Any]) -> list[Any]:
     """The elements in an order that is the same in every run.
 
-    What can be sorted is sorted; what has a text is sorted by that; objects by an attribute that
-    tells them apart, or by their type and what they hold, or, where they are told apart only by being themselves, in the
-    order in which they were first put into a set. Those of which not even that is known stay where
-    they are.
+    Sortable elements are sorted; elements with a text are sorted by it. Objects are sorted by an attribute that
+    distinguishes them, else by type and content, or, if only their identity distinguishes them, by when they were first
+    put into a set. If not even that is known, they keep their relative order.
     """
     result = list(values)
     elements = elements_of(result)
@@ -283,14 +282,14 @@ def in_order(values: Iterable[Any]) -> list[Any]:
     return sorted(result, key=lambda value: ranks[id(value)] or ("", 0, ""))
 
 
-# One use of a source at one place: it can be noted, and may be asked to have a fixed value.
+# One use of a source at one site: it can be noted, and its value can be fixed.
 
 _CLOCK = "clock"
 
 
 @dataclass(frozen=True)
 class Use:
-    """A source, used at a place."""
+    """One use of a source at a site."""
 
     probing: Probing
     site: str
@@ -298,26 +297,26 @@ class Use:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether it is to have a fixed value."""
+        """Whether its value is to be fixed."""
         return self.probing.is_fixed(self.site, self.source)
 
     @property
     def is_unordered(self) -> bool:
-        """Whether the result goes straight to what does not mind the order."""
+        """Whether the result goes straight into a function that ignores order."""
         return parsed(self.site).is_unordered
 
     def of(self, source: str) -> Use:
-        """The use of another source at the same place."""
+        """The use of another source at the same site."""
         return replace(self, source=source)
 
     def note(self, text: Callable[[], str | None], **details: Any) -> None:
-        """Note it; see `Notes.take`."""
+        """Note this use; see `Notes.take`."""
         if self.probing.notes is not None:
             self.probing.notes.take(self.site, self.source, text, **details)
 
 
 class Probing:
-    """What this process was asked for."""
+    """What this process is to note and to fix."""
 
     def __init__(self, request: ProbeRequest) -> None:
         self.notes = None if request.notes is None else Notes(request.notes)
@@ -327,74 +326,74 @@ class Probing:
         self._known: dict[tuple[str, str], bool] = {}
 
     def is_fixed(self, site: str, source: str) -> bool:
-        """Whether a source is to have a fixed value at a site."""
+        """Whether the value of a source is to be fixed at a site."""
         key = (site, source)
         known = self._known.get(key)
         if known is None:
             place = parsed(site)
             at_line = (place.original_file, place.line, source) in self._at_lines
-            # A moment of a fixed clock must never be compared with one of the real clock.
+            # The program must never compare a time of a fixed clock with one of the real clock.
             is_beside = source == _CLOCK and place.original_file in self._clock_files
             known = at_line or is_beside or source in self._everywhere
             self._known[key] = known
         return known
 
 
-# A function that is a source, and what is done when it is called.
+# A source function, and what happens when it is called.
 
 Function = Callable[..., Any]
 Way = Callable[[Use, Function, tuple[Any, ...], dict[str, Any]], Any]
-"""Calls a source function with arguments, notes what it gave, and gives it; or a fixed value, if that is asked for."""
+"""Calls a source function, notes the result and returns it, or returns a fixed value if that is requested."""
 
 
 @dataclass(frozen=True)
 class SourceFunction:
-    """A function that takes something from outside."""
+    """A function through which a program takes a value from outside."""
 
     source: str
     """Identifier of the source."""
     module: str
     """The module that has the function."""
     name: str
-    """Its name there; a method's with its class."""
+    """Its name in the module; for a method, with its class."""
     way: Way
     among: Collection[Any] | None = None
-    """Of a method: the only objects whose method is a source; None if those of all objects are."""
+    """For a method: the only objects on which it is a source; None for all objects."""
 
 
 def functions(
     source: str, way: Way, module: str, names: str, among: Collection[Any] | None = None
 ) -> tuple[SourceFunction, ...]:
-    """Functions of one module that are looked at in the same way.
+    """Source functions of one module that are handled in the same way.
 
     Args:
         source: Identifier of the source.
-        way: What is done when one is called.
+        way: How a call of one is handled.
         module: The module.
-        names: Their names, with spaces between them.
-        among: Of methods: the only objects whose methods they are; None for those of all objects.
+        names: Their names, separated by spaces.
+        among: For methods: the only objects on which they are sources; None for all objects.
     """
     return tuple(SourceFunction(source, module, name, way, among) for name in names.split())
 
 
-# Answers that come part by part: from a program that goes on to run, or for a query. Whoever reads them, they belong to the line that asked.
+# Answers that arrive in parts, from a running program or for a query, belong to the line that asked, not the one that reads.
 
 
 class Answers:
-    """The objects that give an answer part by part, each with the use that asked and with what is noted of it."""
+    """Objects that yield an answer in parts, each with the use that asked and the details to note."""
 
     def __init__(self) -> None:
         self.asked: weakref.WeakKeyDictionary[Any, tuple[Use, dict[str, Any]]] = weakref.WeakKeyDictionary()
 
     def expect(self, giver: Any, use: Use, details: dict[str, Any]) -> None:
-        """Take note of who is going to give an answer; whoever cannot be told when it is gone is left out."""
+        """Register an object that will yield an answer; one that allows no weak reference is left out."""
         try:
             self.asked[giver] = use, details
         except TypeError:
             return
 
     def parts(self, giver: Any) -> Iterator[Any]:
-        """The parts of an answer as they are iterated, each noted; in a fixed order if that is asked for."""
+        """Yield the parts of an answer and note each; in a fixed order if that is requested."""
         use, details = self.asked[giver]
         for part in _sorted_parts(iter(giver)) if use.is_fixed else giver:
             use.note(lambda part=part: answer_text(part), **details)  # type: ignore[misc]
@@ -402,7 +401,7 @@ class Answers:
 
 
 _MOST_SORTED = 1_000_000
-"""Parts that are sorted together: what is read from another program may never end, and memory does."""
+"""How many parts are sorted together: another program's output may be endless, but memory is not."""
 
 
 def _sorted_parts(parts: Iterator[Any]) -> Iterator[Any]:
@@ -414,7 +413,7 @@ ANSWERS = Answers()
 
 
 def answer_text(answer: Any) -> str | None:
-    """A text for an answer, with nothing in it of what the answer holds; None if there is none."""
+    """A text for an answer that reveals none of its content; None if there is none."""
     if isinstance(answer, str | bytes):
         return f"answer {(digest_text(answer) if isinstance(answer, str) else digest_bytes(answer)).hex()}"
     rows = (
@@ -425,7 +424,7 @@ def answer_text(answer: Any) -> str | None:
 
 
 def in_fixed_order(answer: Any) -> Any:
-    """An answer with its lines, or its rows, in an order that is the same in every run, whatever the other side gave."""
+    """An answer with its lines or rows in an order that is the same in every run, however they arrived."""
     if isinstance(answer, str | bytes):
         newline: Any = "\n" if isinstance(answer, str) else b"\n"
         end = newline if answer.endswith(newline) else newline[:0]
@@ -435,33 +434,33 @@ def in_fixed_order(answer: Any) -> Any:
     return answer
 
 
-# Tells whether something that is called is a source, by what it is and not by its name.
+# Recognizes a source by the function object that is called, not by its name.
 #
-# Functions are looked up once the module that has them was imported; nothing is imported for it.
+# Functions are looked up once their module has been imported; this imports nothing.
 
 _WRAPPERS = {"torch._dynamo": "torch"}
-"""Modules that, when they are imported, put wrappers in the place of functions of another: of `torch.manual_seed`, when the first
-optimizer is made (PyTorch 2.13, `torch/_dynamo/__init__.py`)."""
+"""Modules whose import replaces functions of another module with wrappers: `torch.manual_seed`, when the first optimizer
+is made (PyTorch 2.13, `torch/_dynamo/__init__.py`)."""
 
 
 class SourceTable:
-    """The sources that there are in this process."""
+    """The sources that exist in this process."""
 
     def __init__(self, functions: Iterable[SourceFunction]) -> None:
-        """Take the functions that are sources, whose modules need not be imported."""
+        """Take the source functions, whose modules need not be imported."""
         self._by_module: dict[str, list[SourceFunction]] = {}
         for function in functions:
             self._by_module.setdefault(function.module, []).append(function)
         self.imported: list[types.ModuleType] = []
-        """Modules that were imported and not yet looked at: others may put wrappers in between first."""
+        """Imported modules that are not yet looked up: another module may wrap their functions first."""
         self.by_identity: dict[int, SourceFunction] = {}
         self._methods: dict[str, list[tuple[Any, SourceFunction]]] = {}
         self.method_names: set[str] = set()
-        """Names of methods written in C, of which each access makes a new object."""
+        """Names of methods written in C: each access makes a new object, so they have no lasting identity."""
         self._kept: list[Any] = []
 
     def start(self) -> None:
-        """Look out for the modules."""
+        """Watch for the import of the modules."""
         for name in self._by_module:
             after_import(name, self.imported.append, _ignore)
         for name in _WRAPPERS:
@@ -471,7 +470,7 @@ class SourceTable:
         self.imported.append(sys.modules[_WRAPPERS[wrapper.__name__]])
 
     def resolve(self) -> None:
-        """Look up the functions of the modules that were imported since."""
+        """Look up the functions of the modules imported since the last call."""
         while self.imported:
             module = self.imported.pop()
             for function in self._by_module.get(module.__name__, ()):
@@ -487,10 +486,10 @@ class SourceTable:
             return
         is_python = isinstance(found, types.FunctionType | types.MethodType | type)
         if owner is module or is_python:
-            # It is kept, so that its identity is given to nothing else.
+            # It is kept alive so that no other object gets its identity.
             self._kept.append(found)
             self.by_identity[id(found)] = function
-            # Each access to a class method makes another object.
+            # Each access to a class method makes a new object.
             if isinstance(found, types.MethodType) and isinstance(owner, type):
                 self.by_identity[id(found.__func__)] = function
         else:
@@ -498,11 +497,11 @@ class SourceTable:
             self._methods.setdefault(name, []).append((owner, function))
 
     def method(self, name: str, holder: Any) -> SourceFunction | None:
-        """The source that a method written in C is; None if it is none.
+        """The source function behind a method written in C; None if the method is not a source.
 
         Args:
             name: Its name.
-            holder: What it is a method of.
+            holder: The object that it is bound to.
         """
         for owner, function in self._methods.get(name, ()):
             kind = type(holder)
@@ -525,13 +524,13 @@ _IGNORES_ORDER = frozenset(
      "symmetric_difference_update", "__contains__", "hash", "id", "submit", "apply_async", "add_argument", "setattr",
      "wait", "as_completed"}
 )  # fmt: skip
-"""Functions that store a set, or to which its order does not matter; those that several types have with their type."""
+"""Functions that store a set or ignore its order; a name that several types use has its type before it."""
 _HOLDERS = frozenset({"partial", "SimpleNamespace", "Namespace", "partialmethod"})
 """Types whose objects keep a set as it is."""
 _AMBIGUOUS = frozenset({"add", "update", "pop"})
 _ITERATING = (list, tuple, dict, set, frozenset, enumerate, zip)
 _MAY_ANSWER = ("_io", "os", "sqlite3")
-"""Modules of the types that may give an answer part by part."""
+"""Modules of the types that may yield an answer in parts."""
 
 _PLAIN_ARGUMENTS = (str, int, float, bytes, bool)
 
@@ -547,17 +546,17 @@ class Probes:
         self._origins = origins
         self._no_sets: set[type] = {list, tuple, str, int, float, dict, range, type(None), bool}
         self._callees: dict[str, _Callee] = {}
-        """What is called at a site; never an object of the program, which would be kept alive."""
+        """The callee at each site; never an object of the program, which this would keep alive."""
 
     def install(self) -> None:
-        """Make the probes known to rewritten code, under names that no program has."""
+        """Make the probes available to rewritten code, under names that no program uses."""
         for name, probe in self.by_name().items():
             setattr(builtins, name, probe)
 
     def by_name(self) -> dict[str, Any]:
         """The functions that rewritten code calls.
 
-        They are functions and not methods, because compilers that trace Python can be told about these.
+        They are functions, not methods, so that compilers that trace Python can be told about them.
         """
         imported, by_identity, method_names = self._table.imported, self._table.by_identity, self._table.method_names
         callees, bound, origins = self._callees, self._bound, self._origins
@@ -649,20 +648,20 @@ class Probes:
         kind = type(value)
         if is_set_type(kind):
             return True
-        # A file may be what another program prints.
+        # A file may be another program's output.
         if len(self._no_sets) < 10_000 and kind.__module__ not in _MAY_ANSWER:
             self._no_sets.add(kind)
         return False
 
     def _stays_as_it_is(self, callee: _Callee, value: Any, name: str) -> bool:
-        """Whether what is called does not iterate a set that it gets, or does so in code that is probed itself."""
+        """Whether the callee does not iterate a set that it receives, or does so in code that is probed itself."""
         if isinstance(callee, str):
             return callee in _IGNORES_ORDER or (callee == "sum" and {type(one) for one in value} <= {int, bool})
         if isinstance(callee, type):
             if callee.__name__ in _HOLDERS or (callee is dict and not name.isdigit()):
                 return True
             callee = getattr(getattr(callee, "__init__", None), "__code__", None)
-            # A data class stores what it gets.
+            # A data class only stores its arguments.
             if callee is None or callee.co_filename == "<string>":
                 return callee is not None
         return callee is not None and (callee.co_name in _IGNORES_ORDER or is_rewritten(callee.co_filename))
@@ -711,22 +710,22 @@ class Probes:
 
 
 def _is_builtin(kind: type) -> bool:
-    """Whether objects of a type are functions written in C; those that know their class are of a type derived from it."""
+    """Whether objects of a type are functions written in C; those that know their class are of a derived type."""
     return kind is BuiltinFunctionType or kind.__base__ is BuiltinFunctionType
 
 
 def _each_part(value: Any) -> Any:
-    """What is iterated: itself, or, of what gives an answer part by part, these parts."""
+    """The iterable itself, or, for an object that yields an answer in parts, those parts."""
     is_answer = type(value).__module__ in _MAY_ANSWER and value in ANSWERS.asked
     return ANSWERS.parts(value) if is_answer else value
 
 
 def _ordered(use: Use, value: Any, **details: Any) -> Any:
-    """A set as it is iterated: itself, or its elements in a fixed order."""
+    """The set itself or, if its order is to be fixed, its elements in that order; the order is noted."""
     try:
         result = in_order(value) if use.is_fixed else value
     except Exception:
-        # It was changed by another thread meanwhile.
+        # Another thread changed it in the meantime.
         return value
     use.note(
         lambda: order_text(result, _key_of(value)),

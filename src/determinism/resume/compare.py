@@ -1,7 +1,7 @@
 """Pairs the steps of a resumed run with those of the full run, and finds what a checkpoint lacks.
 
-With `zero_grad(set_to_none=False)` the full run adds the first gradient of a step to zeros, and a resumed run, which has no gradients yet,
-keeps that gradient itself. Both hold the same then. What follows is compared by value, so gradients that were lost still show.
+With `zero_grad(set_to_none=False)` the full run adds a step's first gradient to zeros; a resumed run, which has none yet,
+keeps that gradient itself. Both then hold the same. Later records are compared by value, so lost gradients still show.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from determinism.types import Kind, Phase, Role, Verdict
 def first_step_of_both(full: ProcessTrace, resumed: ProcessTrace, steps: int) -> tuple[int, int] | None:
     """The records with which the first step after the checkpoint begins in both; None if one has no such step.
 
-    What goes before in that step is building, loading and passing over in the one, and the end of the step before in the other.
+    Earlier records in that step are building and loading in the resumed run, the end of the previous step in the full one.
 
     Args:
-        full: The run that was not stopped.
-        resumed: The run that went on.
-        steps: How many steps of the full run went before.
+        full: The uninterrupted run.
+        resumed: The resumed run.
+        steps: How many steps of the full run precede the checkpoint.
 
     Raises:
         TraceError: A trace is damaged.
@@ -58,7 +58,7 @@ def first_step_of_both(full: ProcessTrace, resumed: ProcessTrace, steps: int) ->
 
 
 def _has_begun(process: ProcessTrace, chunk: Chunk) -> Array:
-    """Which records may belong to the first step: before all that is loaded there is building, and after it the step may have begun."""
+    """Which records may belong to the first step: until the last load the program is built; after it the step may begin."""
     ops = process.names.texts(Table.OP)
     loads = np.flatnonzero(chunk.columns["op"] == ops.index(LOAD_OP)) if LOAD_OP in ops else np.zeros(0, np.int64)
     first = int(loads[-1]) + 1 if loads.size else chunk.rows
@@ -68,7 +68,7 @@ def _has_begun(process: ProcessTrace, chunk: Chunk) -> Array:
 
 
 def _first_common(mine: Chunk, other: Chunk, usable: list[Array], canonical: Canonical) -> tuple[int, int] | None:
-    """The first records that do the same in both, as seen from the end of the step."""
+    """The first records that do the same in both, paired from the end of the step."""
     keys = [
         keys_of(pick(in_forward(chunk), rows), canonical, side)
         for side, (chunk, rows) in enumerate(zip((mine, other), usable, strict=True))
@@ -83,9 +83,9 @@ def _first_common(mine: Chunk, other: Chunk, usable: list[Array], canonical: Can
 
 
 def in_forward(chunk: Chunk) -> Chunk:
-    """The records of a first step, in which all that comes before the backward belongs to the forward.
+    """The records of a first step, with everything before the backward assigned to the forward.
 
-    Between a batch and the model, a program that has just begun is in another phase than one that comes from a step.
+    Between a batch and the model, a program that has just begun is in a different phase from one that has made a step.
     """
     until = first_backward(chunk)
     phase = chunk.columns["phase"].copy()
@@ -94,7 +94,7 @@ def in_forward(chunk: Chunk) -> Chunk:
 
 
 def first_backward(chunk: Chunk) -> int:
-    """The row with which the backward begins; 0 if there is none, or if nothing tells forward and backward apart."""
+    """The row with which the backward begins; 0 if there is none, or if forward and backward cannot be distinguished."""
     if not has_phases(chunk):
         return 0
     is_later = np.isin(chunk.columns["phase"], (Phase.BACKWARD, Phase.OPTIMIZER)) | (chunk.columns["role"] == Role.LOSS)
@@ -108,19 +108,19 @@ def has_phases(chunk: Chunk) -> bool:
 
 
 def losses_before_known(full: ProcessTrace, resumed: ProcessTrace, steps: int, starts: tuple[int, int]) -> list[int]:
-    """The losses of the full run that the resumed run could not yet know as such.
+    """The losses of the full run that the resumed run could not yet recognize as such.
 
-    In JAX the function that trains, and with it its loss, is known when it is called with what it gave before: where
+    In JAX the training function, and with it its loss, is recognized when it is called with its own earlier results: where
     `determinism.step()` ends the steps, a program that has just begun ends the first one without a loss.
 
     Args:
-        full: The run that was not stopped.
-        resumed: The run that went on.
-        steps: How many steps of the full run went before.
+        full: The uninterrupted run.
+        resumed: The resumed run.
+        steps: How many steps of the full run precede the checkpoint.
         starts: The records with which the first step after the checkpoint begins in both.
 
     Returns:
-        Their numbers; empty where backwards tell what a loss is.
+        Their numbers; empty where backwards identify the losses.
 
     Raises:
         TraceError: A trace is damaged.
@@ -134,7 +134,7 @@ def losses_before_known(full: ProcessTrace, resumed: ProcessTrace, steps: int, s
 
 
 def _losses(process: ProcessTrace, start: int) -> dict[int, list[int]]:
-    """The numbers of the records of losses from a record on, by step."""
+    """The numbers of the records of losses, by step, from record `start` on."""
     found: dict[int, list[int]] = {}
     for chunk in process.chunks():
         for row in np.flatnonzero((chunk.columns["role"] == Role.LOSS) & (chunk.numbers >= start)):
@@ -144,28 +144,28 @@ def _losses(process: ProcessTrace, start: int) -> dict[int, list[int]]:
 
 _ZEROS = ("=0", "=0.0")
 _MOST_STEPS = 64
-"""A module that is called now and then gets its first gradient late."""
+"""A module that is called only now and then gets its first gradient late."""
 
 
 class Alone(NamedTuple):
-    """Numbers of records that only one of two runs has."""
+    """Numbers of the records that only one of two runs has."""
 
     full: list[int]
     resumed: list[int]
 
 
 def alone_with_gradients(full: ProcessTrace, resumed: ProcessTrace, steps: int, starts: tuple[int, int]) -> Alone:
-    """What only one run does because one has gradients and the other has none yet.
+    """The records of only one run, because one has gradients and the other has none yet.
 
     Args:
-        full: The run that was not stopped.
-        resumed: The run that went on.
-        steps: How many steps of the full run went before.
+        full: The uninterrupted run.
+        resumed: The resumed run.
+        steps: How many steps of the full run precede the checkpoint.
         starts: The records with which the first step after the checkpoint begins in both.
 
     Returns:
-        Of the full run what clears gradients and adds to them, of the resumed one what keeps them; and in its first step whatever it does
-        alone: what a program makes when it is first needed, such as the scale of a gradient scaler, it makes once more.
+        Of the full run, records that clear gradients or add to them; of the resumed one, those that keep them, and all that
+        it does alone in its first step: what a program makes on first use, such as the scale of a gradient scaler.
 
     Raises:
         TraceError: A trace is damaged.
@@ -205,7 +205,7 @@ class _Side:
         self.others: Array = np.setdiff1d(np.arange(chunk.rows), self.adds)
 
     def added(self, row: int) -> tuple[int, int]:
-        """What an addition adds: row of its producer, below 0 for one from before, and its output."""
+        """What an addition adds: the row of its producer, below 0 if that is in an earlier step, and the output."""
         inputs = self.chunk.children["inputs"]
         if not inputs.of(row):
             return -1, 0
@@ -231,7 +231,7 @@ class _Side:
 
 
 def _alone(sides: Sequence[_Side], canonical: Canonical) -> tuple[Array, Array]:
-    """Rows without a partner. Additions are partners if they add what is the same in both runs."""
+    """Rows without a partner. Additions are partners if what they add is paired."""
     keys = [keys_of(side.chunk, canonical, number)[side.others] for number, side in enumerate(sides)]
     paired = join(*keys)
     rows = [side.others[at] for side, at in zip(sides, paired, strict=True)]
@@ -251,21 +251,21 @@ def _alone(sides: Sequence[_Side], canonical: Canonical) -> tuple[Array, Array]:
 
 
 def _named(side: _Side, names: dict[int, object]) -> dict[object, int]:
-    """The additions by what they add, and by which of several that add it they are."""
+    """The additions by what they add, numbered if several add the same."""
     found: dict[object, int] = {}
     times: Counter[object] = Counter()
     for row in side.adds.tolist():
         producer, output = side.added(row)
         adds = names.get(producer, "from before" if producer < 0 else "of its own"), output
         found[adds, times[adds]] = row
-        # Backward adds up what comes to one place, and adds that to the gradient.
+        # Backward sums the gradients that reach one tensor, and adds the sum to its gradient.
         names[row] = adds, times[adds]
         times[adds] += 1
     return found
 
 
 def _steps_to_look_at(full: ProcessTrace, resumed: ProcessTrace, steps: int) -> Iterator[int]:
-    """The first step, and those that follow in which one run adds more often than the other."""
+    """The first step, and the later ones in which one run adds more often than the other."""
     counts = [_additions(process, before) for process, before in ((full, 0), (resumed, steps))]
     yield steps
     unlike = sorted(step for step in counts[0].keys() | counts[1].keys() if counts[0][step] != counts[1][step])
@@ -287,20 +287,20 @@ def _additions(process: ProcessTrace, steps_before: int) -> Counter[int]:
 # Finds what only one of two runs is known to hold at the end of a step.
 #
 # Modules are known from their first call, and optimizers from their first step. So the full run knows an averaged
-# model that it evaluated in an earlier epoch, and the second optimizer of a GAN, while a resumed run in its first
-# steps does not yet: no difference of what is held.
+# model that it evaluated in an earlier epoch, and the second optimizer of a GAN, which a resumed run in its first
+# steps does not know yet. That is not a difference in what is held.
 
 Unmatched = dict[int, Array]
-"""By the number of a record the positions of the inputs that only its run has."""
+"""By the number of a record, the positions of the inputs that only its run has."""
 
 
 def held_by_one(full: ProcessTrace, resumed: ProcessTrace, steps_before: int) -> tuple[Unmatched, Unmatched]:
-    """What only one of two runs names at the end of a step, or of the process.
+    """What only one of two runs holds, by name, at the end of a step or of the process.
 
     Args:
-        full: The one run.
-        resumed: The other one.
-        steps_before: How many steps of the full run went before the first step of the other.
+        full: The uninterrupted run.
+        resumed: The resumed run.
+        steps_before: How many steps of the full run precede the first step of the resumed one.
 
     Raises:
         TraceError: A trace is damaged.
@@ -337,7 +337,7 @@ def _apart(mine: list[list[str]], other: list[list[str]]) -> tuple[Array, Array]
     return first, second
 
 
-# Compares a run that went on from a checkpoint with the same steps of the run that was not stopped.
+# Compares a run that was resumed from a checkpoint with the same steps of the uninterrupted run.
 
 _UNKNOWN_INPUTS = (
     "The op read part of a value from before the checkpoint, such as a hidden state, and its result differed: that "
@@ -349,9 +349,9 @@ def compare_resumed(full: Trace, first: Trace, resumed: Trace) -> list[ResumedPr
     """Compare each process of a resumed run with the same steps of the full run.
 
     Args:
-        full: The run that was not stopped.
+        full: The uninterrupted run.
         first: The run that saved the checkpoint and ended.
-        resumed: The run that went on from it.
+        resumed: The run that resumed from it.
 
     Raises:
         TraceError: A trace is damaged.
@@ -365,7 +365,7 @@ def _compare(full: ProcessTrace, first: ProcessTrace, resumed: ProcessTrace) -> 
     steps = first.extent[1]
     whole = [_count_before(process, steps) for process in (full, first)]
     early = compare_processes(full.until(whole[0]), first.until(whole[1]))
-    # What one of them did besides, such as saving, has not changed anything.
+    # Additional work of one of them, such as saving, has not changed anything.
     departs = early if early.divergence is not None and early.divergence.kind is not Kind.STRUCTURE else None
     starts = first_step_of_both(full, resumed, steps)
     compared = min(full.extent[1] - steps, resumed.extent[1])
@@ -392,7 +392,7 @@ def _compare(full: ProcessTrace, first: ProcessTrace, resumed: ProcessTrace) -> 
 
 
 def results_of_before(process: ProcessTrace, start: int, step: int) -> dict[int, Array]:
-    """What the first step's record of unread values names that was made before: building the one and loading in the other.
+    """The inputs of the first step's record of unread values that were made before the step, while building or loading.
 
     Args:
         process: Either run.
@@ -400,7 +400,7 @@ def results_of_before(process: ProcessTrace, start: int, step: int) -> dict[int,
         step: Its number.
 
     Returns:
-        By the number of the record the positions of those inputs.
+        The positions of those inputs, by the number of the record.
     """
     chunk = of_step(process, step, start)
     ops = process.names.texts(Table.OP)
@@ -417,7 +417,7 @@ def results_of_before(process: ProcessTrace, start: int, step: int) -> dict[int,
 
 
 def _doubt_op(result: ProcessComparison, parts: tuple[TraceSuffix, TraceSuffix]) -> None:
-    """Blame no op that read something from before the checkpoint of which it is not known whether it was the same."""
+    """Blame no op that read a value from before the checkpoint of which it is unknown whether it was the same."""
     divergence = result.divergence
     if divergence is None or divergence.kind is not Kind.OP:
         return
@@ -437,17 +437,17 @@ def _backward_begins(process: ProcessTrace, step: int, start: int) -> int:
     return start if chunk is None else chunk.first + first_backward(chunk)
 
 
-# Comes to a verdict about a resumed run.
+# Reaches a verdict about a resumed run.
 
 
 def conclude_resumed(processes: Sequence[ResumedProcess], full: Trace, first: Trace, resumed: Trace) -> Comparison:
-    """Put what the processes came to into one result, whose runs are the full one, the resumed one and the one that saved.
+    """Combine the results of the processes into one, whose runs are the full one, the resumed one and the one that saved.
 
     Args:
         processes: How each process compares.
-        full: The run that was not stopped.
+        full: The uninterrupted run.
         first: The run that saved.
-        resumed: The run that went on.
+        resumed: The resumed run.
     """
     traces = [full, resumed, first]
     compared = [process for process in processes if process.parts is not None]
@@ -484,11 +484,11 @@ def conclude_resumed(processes: Sequence[ResumedProcess], full: Trace, first: Tr
 
 
 _MOST_DEAD = 5
-"""Of the dead differences that are described."""
+"""How many dead differences are described."""
 
 
 def when_it_departs(process: ResumedProcess) -> tuple[int, int, str]:
-    """What is earliest comes first: in one step, ranks give each other what they made on the way forward only on the way back."""
+    """A sort key, earliest first: within a step, ranks exchange results of the forward only in the backward."""
     divergence = process.result.divergence
     assert divergence is not None
     return divergence.step, Phase[divergence.phase.upper()], process.full.key

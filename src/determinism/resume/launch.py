@@ -1,4 +1,4 @@
-"""Runs a program in full, up to a checkpoint, and on from it; compares the resumed steps with those of the full run."""
+"""Runs a program in full, up to a checkpoint, and resumed from it; compares the resumed steps with the full run's."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from determinism.trace.opening import open_trace
 from determinism.trace.process import Trace
 from determinism.types import Role, Verdict
 
-# What a resumed run lacks and can be given from outside: tried in further runs.
+# What a resumed run lacks and can get from outside: tried in further runs.
 
 MOMENTS = ("batch", "iterator")
-"""When generators are put back: before each batch that is asked for until the first step; before each iterator of a data loader."""
+"""When generators are put back: before each batch requested until the first step; before each iterator of a data loader."""
 WITHOUT_LOADER = "record"
-"""The moment where no data loader gives batches: once the last record before the first step was made, so after loading."""
+"""The moment where no data loader gives batches: after the last record before the first step, so after loading."""
 
 _FROM_OUTSIDE = ("rng-torch", "rng-python", "rng-numpy")
 _HASH_SEED = "PYTHONHASHSEED"
 _ELSE = "own-data"
-"""What is named beside generators that were put back, where the one or the other is so."""
+"""What is named next to generators that were put back, when either may be the cause."""
 _DEPARTS = "resume-first-departs"
 
 
@@ -49,15 +49,15 @@ class ResumeTrial:
 
     title: str
     generators: Mapping[str, object] | None = None
-    """What the resumed run is asked to put back, without `from`."""
+    """The resumed run's request to put generators back, without `from`."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables for all three runs."""
     prefix: Sequence[str] = ()
-    """Words that go before each command."""
+    """Words to put before each command."""
 
 
 def last_before_steps(processes: Sequence[ResumedProcess]) -> dict[str, int]:
-    """By the key of a process the last record of the resumed run before its first step; empty if data loaders give batches there."""
+    """The resumed run's last record before its first step, by the key of the process; empty if data loaders give batches."""
     found = {}
     for process in processes:
         if process.parts is None:
@@ -71,11 +71,11 @@ def last_before_steps(processes: Sequence[ResumedProcess]) -> dict[str, int]:
 
 
 def generator_trials(missing: Sequence[Missing], last: Mapping[str, int]) -> list[ResumeTrial]:
-    """How the generators that were not saved can be put back; none if something else lacks too, which only the program can save.
+    """How the generators that were not saved can be put back; empty if more is missing, which only the program can save.
 
     Args:
         missing: What a checkpoint lacks.
-        last: What `last_before_steps` gives.
+        last: The result of `last_before_steps`.
     """
     names = [one.identifier for one in missing if one.identifier != _ELSE]
     if not names or any(name not in _FROM_OUTSIDE for name in names):
@@ -90,7 +90,7 @@ def generator_trials(missing: Sequence[Missing], last: Mapping[str, int]) -> lis
 
 
 def whole_trials(comparison: Comparison, run: Sequence[str]) -> list[ResumeTrial]:
-    """What is worth a try where nothing is known to lack, or the runs depart before the checkpoint.
+    """What to try if nothing is known to be missing, or if the runs depart before the checkpoint.
 
     Args:
         comparison: How the runs compare.
@@ -106,7 +106,7 @@ def whole_trials(comparison: Comparison, run: Sequence[str]) -> list[ResumeTrial
 
 
 def fix_of_trial(trial: ResumeTrial) -> Fix:
-    """What a trial of whole runs stands for."""
+    """The fix that a trial of whole runs represents."""
     if trial.environment:
         return Fix("hash-seed", "A fixed hash seed for all runs", None, tuple(trial.environment.items()), verified=True)
     return Fix(
@@ -115,24 +115,24 @@ def fix_of_trial(trial: ResumeTrial) -> Fix:
 
 
 def fixes_of(missing: Sequence[Missing], *, verified: bool) -> list[Fix]:
-    """For each thing that lacks what to write.
+    """What to write for each part that is missing.
 
     Args:
         missing: What a checkpoint lacks.
-        verified: Whether the resumed run was equal to the full one once it was given from outside.
+        verified: Whether the resumed run equaled the full one once it got the missing parts from outside.
     """
     return [Fix(one.identifier, one.fix, PARTS[one.identifier].lines, verified=verified) for one in missing]
 
 
 def after_trials(missing: Sequence[Missing], outcomes: Sequence[bool | None]) -> list[Missing]:
-    """What lacks by what came of putting generators back.
+    """What is missing, given the outcome of putting generators back.
 
-    If that made the runs equal, nothing else lacks. If it was in vain, a generator that the program had put back itself only followed
-    something else, and is named no more where that is known; of one that was not it is said.
+    If that made the runs equal, nothing else is missing. If it did not, a generator that the program itself had put back only
+    followed another cause, and is dropped where that is known; the others are marked as tried in vain.
 
     Args:
         missing: What a checkpoint lacks.
-        outcomes: Of each trial whether the runs were equal; None if it could not be made.
+        outcomes: For each trial, whether the runs were equal; None if it could not be made.
     """
     if True in outcomes:
         return [one for one in missing if one.identifier != _ELSE]
@@ -146,7 +146,7 @@ def after_trials(missing: Sequence[Missing], outcomes: Sequence[bool | None]) ->
     ]
 
 
-# What is to be resumed, and how: three commands, or one with places to fill in.
+# What is to be resumed, and how: three commands, or one with placeholders.
 
 RUNS = ("full", "first", "resumed")
 _PLACES = ("{steps}", "{save}", "{load}")
@@ -157,7 +157,7 @@ class ResumeRequest:
     """The commands of the three runs, or one for all of them."""
 
     full: str | None = None
-    """A command as a shell takes it; likewise the next two."""
+    """A command in shell syntax, like the next two."""
     first: str | None = None
     resumed: str | None = None
     program: Sequence[str] = ()
@@ -165,21 +165,21 @@ class ResumeRequest:
     steps: int = 8
     """How many steps the full run makes."""
     at: int | None = None
-    """After how many of them the first run saves; None: after half of them."""
+    """The step after which the first run saves; None: after half of them."""
     output: Path | None = None
     keep: bool = False
     allow_failure: bool = False
     explain: bool | None = None
-    """Whether further runs may be made that try a fix; None: if a run took less than a minute."""
+    """Whether further runs may try fixes; None: if a run took less than a minute."""
 
     def commands(self, checkpoints: Path) -> dict[str, list[str]]:
         """The words of each run's command.
 
         Args:
-            checkpoints: Folder for what the runs save, where one command stands for all of them.
+            checkpoints: Folder for what the runs save, if one command represents all of them.
 
         Raises:
-            UsageError: They are not complete, contradict each other, or cannot be taken apart.
+            UsageError: The commands are incomplete, contradict each other, or cannot be split into words.
         """
         given = {name: getattr(self, name) for name in RUNS}
         if self.program:
@@ -233,14 +233,14 @@ def _incomplete(found: str) -> UsageError:
     )
 
 
-# Makes the runs of a check of resuming: in full, up to the checkpoint, and on from it.
+# Makes the runs of a check of resuming: in full, up to the checkpoint, and resumed from it.
 
 TITLES = {"full": "full run", "first": "run up to the checkpoint", "resumed": "resumed run"}
 
 
 @dataclass
 class ResumeRuns:
-    """Makes one run after the other, and knows which were made."""
+    """Makes one run after the other, and keeps track of them."""
 
     output: OutputFolder
     standard_input: StandardInput
@@ -249,7 +249,7 @@ class ResumeRuns:
     made: list[RunSummary]
     """Summaries of the runs that count."""
     trials: list[str] = field(default_factory=list)
-    """Names of the traces of those that only try something."""
+    """Names of the traces of trial runs."""
 
     def make(
         self,
@@ -265,12 +265,12 @@ class ResumeRuns:
         Args:
             name: `full`, `first` or `resumed`.
             command: Its words.
-            generators: Whether states of generators are kept, or put back.
-            environment: Variables besides the current ones.
-            trial: What is tried with it, in words; empty for a run that counts.
+            generators: The request to keep, watch or put back the states of generators.
+            environment: Variables in addition to the current ones.
+            trial: What the run tries, in words; empty for a run that counts.
 
         Raises:
-            LaunchError: It cannot be started, it failed, or nothing was recorded.
+            LaunchError: The run cannot be started, it failed, or nothing was recorded.
             TraceError: The trace cannot be written.
         """
         title = f"{TITLES[name]}, {trial}" if trial else TITLES[name]
@@ -310,7 +310,7 @@ class ResumeRuns:
             )
 
     def discard_trials(self) -> None:
-        """Remove the traces of what was tried; their logs stay."""
+        """Remove the traces of the trials; their logs stay."""
         for name in self.trials:
             self.output.discard(name, with_log=False)
 
@@ -321,30 +321,30 @@ _RUN = (sys.executable, "-m", "determinism", "run", "--seed", "1", "--")
 
 @dataclass
 class ResumeCheck:
-    """One check of resuming as it goes on; after an error it still tells which runs were made."""
+    """One check of resuming, in progress; after an error it still knows which runs were made."""
 
     request: ResumeRequest
     announce: Announce = unannounced
-    """Called with what comes next and the log of its output; gives what is told the progress."""
+    """Called with what comes next and the log of its output; returns the function that receives the progress."""
     warn: Callable[[str], None] = lambda message: None
     runs: list[RunSummary] = field(default_factory=list)
     interrupt_status: int = field(default=0, init=False)
-    """Exit status if the user ended the search for causes, when the verdict was known; else 0."""
+    """Exit status if the user interrupted the search for causes after the verdict was known; else 0."""
 
     def run(self) -> Comparison:
-        """Make the runs, compare them, name what the checkpoint lacks, and give from outside what can be given.
+        """Make the runs, compare them, name what the checkpoint lacks, and supply from outside what can be supplied.
 
         Raises:
-            DeterminismError: Something kept the check from coming to a verdict.
+            DeterminismError: The check could not reach a verdict.
         """
-        # Before anything is made: the commands may contradict each other.
+        # Before any run is made: the commands may contradict each other.
         self.request.commands(Path())
         self._output = output = OutputFolder(self.request.output)
         with StandardInput() as standard_input:
             self._runs = ResumeRuns(output, standard_input, self.announce, self.request.allow_failure, self.runs)
             commands = self._commands()
             full = self._runs.make("full", commands["full"])
-            # What generators hold at the checkpoint is needed if the program did not save it.
+            # The states of generators at the checkpoint are needed if the program did not save them.
             first = self._runs.make("first", commands["first"], generators={"keep": True})
             resumed = self._runs.make("resumed", commands["resumed"], generators={"watch": True})
             comparison, processes = compare_resume_runs(full, first, resumed)
@@ -361,7 +361,7 @@ class ResumeCheck:
         return comparison
 
     def _commands(self) -> dict[str, list[str]]:
-        """The words of each command; the folder for checkpoints is there, and empty."""
+        """The words of each command; creates an empty folder for checkpoints if they need one."""
         checkpoints = self._output.path / _CHECKPOINTS
         if self.request.program:
             shutil.rmtree(checkpoints, ignore_errors=True)
@@ -369,7 +369,7 @@ class ResumeCheck:
         return self.request.commands(checkpoints)
 
     def _with_missing(self, comparison: Comparison, processes: Sequence[ResumedProcess], full: Trace) -> Comparison:
-        """Put back from outside what the checkpoint lacks; only what was equal then is called verified."""
+        """Put back from outside what the checkpoint lacks; fixes are verified only if the runs then are equal."""
         trials = (
             generator_trials(comparison.missing or (), last_before_steps(processes))
             if self._may_try(comparison)
@@ -382,7 +382,7 @@ class ResumeCheck:
         return replace(comparison, resume=ResumeFindings(tuple(missing)), diagnosis=diagnosis)
 
     def _with_whole_trials(self, comparison: Comparison) -> Comparison:
-        """Try what can be set for all three runs."""
+        """Try settings for all three runs."""
         for trial in whole_trials(comparison, _RUN) if self._may_try(comparison) else []:
             if self._is_cured(trial, None):
                 fixes = (*comparison.fixes, fix_of_trial(trial))
@@ -393,7 +393,7 @@ class ResumeCheck:
         return comparison.verdict is not Verdict.SAME and may_run_further(self.request.explain, self.runs)
 
     def _outcomes(self, trials: Sequence[ResumeTrial], full: Trace) -> Iterator[bool | None]:
-        """What came of each, until one makes the runs equal."""
+        """Yield the outcome of each trial, until one makes the runs equal."""
         for trial in trials:
             outcome = self._is_cured(trial, full)
             yield outcome
@@ -401,11 +401,11 @@ class ResumeCheck:
                 return
 
     def _is_cured(self, trial: ResumeTrial, full: Trace | None) -> bool | None:
-        """Whether the resumed run is equal to the full one with something set; None if that could not be tried.
+        """Whether a trial makes the resumed run equal to the full one; None if it could not be made.
 
         Args:
-            trial: What is set.
-            full: The full run; None for one of its own.
+            trial: The trial.
+            full: The full run; None to make one for the trial.
         """
         try:
             return self._try(trial, full).verdict is Verdict.SAME
@@ -421,7 +421,7 @@ class ResumeCheck:
         variables, title = trial.environment, trial.title
         if full is None:
             full = self._runs.make("full", commands["full"], environment=variables, trial=title)
-        # Once more: the resumed run may have saved over what it was resumed from.
+        # Made again: the resumed run may have overwritten the checkpoint from which it resumed.
         first = self._runs.make(
             "first", commands["first"], generators={"keep": True}, environment=variables, trial=title
         )

@@ -1,4 +1,4 @@
-"""What the run that was not stopped and the one that went on held, drew and were given, looked up in whole processes."""
+"""Looks up, in whole processes, what the full run and the resumed run held, drew and received."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def of_step(process: ProcessTrace, step: int, start: int = 0) -> Chunk | None:
     """The records of one step; None if there are none.
 
     Args:
-        process: Whose.
-        step: Its number.
-        start: The first record that counts.
+        process: The process.
+        step: The number of the step.
+        start: The first record to include.
 
     Raises:
         TraceError: The trace is damaged.
@@ -45,7 +45,7 @@ class HeldAt:
     digests: dict[tuple[str, str], bytes] = field(default_factory=dict)
     """By kind and name; what was not digested is missing."""
     makers: dict[tuple[str, str], int] = field(default_factory=dict)
-    """The record that wrote it last, -1 if none is known; by kind and name likewise."""
+    """The record that last wrote each, -1 if none is known; also by kind and name."""
     generators: tuple[bytes, ...] = ()
     """States of the generators, in the order in which they are recorded: the framework's, Python's, NumPy's."""
 
@@ -54,7 +54,7 @@ def held_at_ends(process: ProcessTrace, *, first: int, last: int) -> dict[int, H
     """What was held at the end of each of some steps.
 
     Args:
-        process: Recorded at the level `op`.
+        process: A process recorded at the level `op`.
         first: The first of the steps.
         last: The last of them.
 
@@ -113,15 +113,15 @@ class ResumedProcess:
     """How many steps the first run made."""
     result: ProcessComparison
     parts: tuple[TraceSuffix, TraceSuffix] | None
-    """What was compared; None if no step is left to compare."""
+    """The compared parts; None if no step is left to compare."""
     steps: int
     """How many steps were compared."""
     first_departs: ProcessComparison | None
-    """How the first run compares with the full one, where it is not the same up to the checkpoint."""
+    """How the first run compares with the full one, if they differ before the checkpoint."""
 
 
 def digests(process: ProcessTrace, *, upto_step: int, of_loads: bool = False) -> set[bytes]:
-    """What records read or gave; or what was loaded from files, which does not mean that it was taken up."""
+    """The digests of what records read or made; or of what was loaded from files, which need not have been used."""
     ops = process.names.texts(Table.OP)
     load = ops.index(LOAD_OP) if LOAD_OP in ops else -1
     found: set[bytes] = set()
@@ -148,7 +148,7 @@ def drawn_from(process: ProcessTrace, upto_step: int) -> list[bytes]:
 
 
 def seeds_of_epoch(process: ProcessTrace, step: int) -> set[bytes]:
-    """The states of generators from which a data loader drew its seeds in a step, before its first batch there."""
+    """The states of generators from which a data loader drew its seeds in a step, before its first batch in that step."""
     chunk = of_step(process, step)
     if chunk is None:
         return set()
@@ -160,7 +160,7 @@ def seeds_of_epoch(process: ProcessTrace, step: int) -> set[bytes]:
 
 
 def batches_of(process: ProcessTrace) -> set[tuple[bytes, ...]]:
-    """The digests of each batch that a data loader gave."""
+    """The digests of each batch from a data loader."""
     found = set()
     for chunk in process.chunks():
         for row in np.flatnonzero(chunk.columns["role"] == Role.BATCH):
@@ -169,7 +169,7 @@ def batches_of(process: ProcessTrace) -> set[tuple[bytes, ...]]:
 
 
 def gathered(process: ProcessTrace) -> set[bytes]:
-    """The digests of what was taken out of other tensors, as samples are out of the data."""
+    """The digests of what was gathered from other tensors, as samples are from the data."""
     ops = process.names.ops_that(OpSemantics.GATHERS)
     found: set[bytes] = set()
     for chunk in process.chunks():
@@ -187,7 +187,7 @@ def first_of(process: ProcessTrace, step: int, op: str, module: str | None) -> E
 
 
 def read_by(process: ProcessTrace, record: Entry) -> set[bytes]:
-    """The digests of what a record read, as far as they are known."""
+    """The known digests of what a record read."""
     found = set()
     for one in record.reads:
         outputs = entry_of(process, *process.record(one.producer)).outputs if one.producer >= 0 else ()
@@ -197,16 +197,16 @@ def read_by(process: ProcessTrace, record: Entry) -> set[bytes]:
 
 
 def made(record: Entry) -> list[bytes]:
-    """The digests of what a record gave."""
+    """The digests of what a record made."""
     return [output.digest for output in record.outputs]
 
 
 def added_to_gradients(process: ProcessTrace, records: Iterable[int]) -> bool:
-    """Whether one of some additions of a backward gave something else than what it added: a gradient was there, and not zero.
+    """Whether an addition in a backward differs from its addend: a gradient already existed, and was not zero.
 
     Args:
-        process: The whole of the run.
-        records: Numbers of the additions, and of others, which do not count.
+        process: The process of the whole run.
+        records: Numbers of the additions, and of other records, which are ignored.
     """
     for number in records:
         one = entry_of(process, *process.record(int(number)))

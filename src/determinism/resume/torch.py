@@ -1,4 +1,4 @@
-"""The states of the global generators: kept at the end of a run, put back in another one as a trial."""
+"""The states of the global generators: kept at the end of one run, put back in another as a trial."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from determinism.trace.schema import GENERATORS_FILE, PROCESSES_FOLDER, PUT_BACK
 
 
 class KeptGenerators:
-    """Knows the states at the end of the last step, and writes them down."""
+    """Keeps the states at the end of the last step, and writes them to the trace."""
 
     def __init__(self, folder: Path) -> None:
         """Take the folder of the process."""
@@ -45,7 +45,7 @@ class KeptGenerators:
         self._document = {"torch": torch_states, "python": others.python, "numpy": _plain(others.numpy)}
 
     def close(self) -> None:
-        """Write them into the trace.
+        """Write the states into the trace.
 
         Raises:
             OSError: They cannot be written.
@@ -58,17 +58,17 @@ class PutBackGenerators:
     """Puts kept states back before the first step of a run."""
 
     def __init__(self, request: dict[str, Any], recorder: Recorder, process: str) -> None:
-        """Read them.
+        """Read the states.
 
         Args:
-            request: `from`: the trace that has them; `which`: names of generators; `moment`: `batch` for before each batch that is asked for
-                until a module is called, `iterator` for before each iterator of a data loader that is made until then, `record` for once the
-                record was made whose number `after` has for the process.
-            recorder: That of the main thread.
+            request: `from`: the trace that has them; `which`: names of generators; `moment`: `batch` for before each batch
+                requested until a module is called, `iterator` for before each iterator of a data loader made until then,
+                `record` for after the record whose number `after` has for the process.
+            recorder: The recorder of the main thread.
             process: Key of the process.
 
         Raises:
-            OSError: They are not there.
+            OSError: The states cannot be read.
         """
         file = Path(request["from"]) / PROCESSES_FOLDER / process / GENERATORS_FILE
         self._document = json.loads(file.read_text(encoding="utf-8"))
@@ -100,7 +100,7 @@ class PutBackGenerators:
         return original(*args, **kwargs)
 
     def module_called(self) -> None:
-        """The first step has begun."""
+        """Note that the first step has begun."""
         if self._after is not None:
             return
         if self._is_waiting and not self._was_put_back:
@@ -108,7 +108,7 @@ class PutBackGenerators:
         self._is_waiting = False
 
     def undo(self) -> list[Undo]:
-        """What takes the wrappers off."""
+        """The functions that remove the wrappers."""
         return self._undo
 
     def _put_back(self) -> None:
@@ -137,7 +137,7 @@ def _tensor(text: str) -> torch.Tensor:
 
 
 def _plain(state: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The state of NumPy's generator as JSON has it; None for one that is not NumPy's usual one."""
+    """The state of NumPy's generator in a form for JSON; None if it is not NumPy's default one."""
     if state is None or state["bit_generator"] != "MT19937":
         return None
     return {**state, "state": {"key": state["state"]["key"].tolist(), "pos": int(state["state"]["pos"])}}
@@ -154,7 +154,7 @@ _MOST_NOTED = 1000
 
 
 class WatchedGenerators:
-    """Watches the functions that take a state, and writes down what they were given."""
+    """Watches the functions that set a state, and writes the states they set to the trace."""
 
     def __init__(self, folder: Path) -> None:
         """Take the folder of the process."""
@@ -180,19 +180,19 @@ class WatchedGenerators:
         return around
 
     def step_ended(self) -> None:
-        """What is put back later is no matter of resuming."""
+        """Stop watching: states put back later have nothing to do with resuming."""
         self._is_on = False
 
     def close(self) -> None:
-        """Write it into the trace.
+        """Write the states into the trace.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: They cannot be written.
         """
         write_json(self._folder / PUT_BACK_FILE, {name: list(noted) for name, noted in self._noted.items()})
 
     def undo(self) -> list[Undo]:
-        """What takes the wrappers off."""
+        """The functions that remove the wrappers."""
         return self._undo
 
 

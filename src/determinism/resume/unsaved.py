@@ -1,4 +1,4 @@
-"""What a checkpoint lacks, named from how a resumed run departs from the full one."""
+"""Names what a checkpoint lacks from how the resumed run departs from the full one."""
 
 from __future__ import annotations
 
@@ -44,24 +44,24 @@ from determinism.trace.process import ProcessTrace
 from determinism.trace.schema import PUT_BACK_FILE, Frame
 from determinism.types import Kind, Phase, Role
 
-# Tells which global generators were not restored, from what was drawn and from the states at the ends of steps.
+# Finds the global generators that were not restored, from the draws and from the states at the ends of steps.
 
 _GENERATORS = ("rng-torch", "rng-python", "rng-numpy")
-"""In the order in which the ends of steps have their states."""
+"""In the order in which their states are recorded at the ends of steps."""
 
 
 class GeneratorSearch:
-    """Looks for the global generators that a resumed run did not go on with."""
+    """Looks for the global generators whose state a resumed run did not continue from."""
 
     def __init__(
         self, process: ResumedProcess, full: Mapping[int, HeldAt], resumed: Mapping[int, HeldAt], record: Entry
     ) -> None:
-        """Take what is known.
+        """Take the evidence.
 
         Args:
             process: How a process of the resumed run compares; it must have departed.
             full: What the full run held at the ends of steps, by step.
-            resumed: The same of the resumed run, by its own steps.
+            resumed: The same for the resumed run, by its own steps.
             record: The first divergence.
 
         Raises:
@@ -74,12 +74,12 @@ class GeneratorSearch:
         self.torch_was_put_back = self._has_drawn_from_saved_state()
         """Whether PyTorch's generator had the saved state in the resumed run."""
         self.put_back = self._put_back()
-        """The generators that were put into a state in which the first run left them."""
+        """The generators that were put back into a state in which the first run left them."""
 
     def identifiers(self) -> list[str]:
-        """The generators that were in another state, and were drawn from until the divergence.
+        """The generators that were in a different state, and were drawn from before the divergence.
 
-        Of one that was put back, another number of draws may follow from any other difference.
+        One that was put back is named only if no other is: any other difference may change how often it is drawn from.
         """
         found = []
         for index, identifier in enumerate(_GENERATORS):
@@ -91,7 +91,7 @@ class GeneratorSearch:
             ):
                 found.append(identifier)
         if "rng-torch" in found and (self._comes_from_batch() or self._first_draws_are_equal()):
-            # What was drawn since, or was not, follows from another difference.
+            # Draws since then, or their absence, follow from another difference.
             found.remove("rng-torch")
         lost = [identifier for identifier in found if identifier not in self.put_back]
         return lost or found
@@ -107,14 +107,14 @@ class GeneratorSearch:
         return frozenset(found | ({"rng-torch"} if self.torch_was_put_back else set()))
 
     def _comes_from_batch(self) -> bool:
-        """Whether equal batches came from a data loader, and no op drew from another state: samplers and workers draw before the batch."""
+        """Whether a loader gave equal batches, and no op drew from another state: samplers draw before the batch."""
         if self._record.role is Role.BATCH or self._divergence.kind is Kind.RNG:
             return False
         chunk = of_step(self._process.resumed, self._divergence.step - self._before)
         return chunk is not None and bool((chunk.columns["role"] == Role.BATCH).any())
 
     def _first_draws_are_equal(self) -> bool:
-        """Whether both runs first draw from the same state, so that PyTorch's generator went on as it was."""
+        """Whether both runs first draw from the same state, so that PyTorch's generator continued as it was."""
         if self._record.role is Role.BATCH or self._divergence.kind is Kind.RNG:
             return False
         last = self._divergence.step
@@ -139,7 +139,7 @@ class GeneratorSearch:
 
 
 def _states_put_into(process: ProcessTrace) -> dict[str, set[bytes]]:
-    """The digests of the states that the program put each generator into, as far as that was watched."""
+    """The digests of the states that the program was seen to put each generator into."""
     try:
         noted = read_document(process.folder / PUT_BACK_FILE)
     except FileNotFoundError:
@@ -150,23 +150,23 @@ def _states_put_into(process: ProcessTrace) -> dict[str, set[bytes]]:
     }
 
 
-# Tells what the program keeps itself, from what the first op that departs was given.
+# Finds data that the program keeps itself, from the inputs of the first op that departs.
 
 
 class Kept(NamedTuple):
-    """Something that the program keeps itself."""
+    """Data that the program keeps itself."""
 
     identifier: str
-    """`carried-tensor`, `rng-key` for a key of JAX, or `own-data` for what is no tensor."""
+    """`carried-tensor`, `rng-key` for a key of JAX, or `own-data` for anything that is not a tensor."""
     made_at: Frame | None
-    """The line of the full run that made it last, of a tensor."""
+    """For a tensor, the line of the full run that made it last."""
 
 
 def kept_by_program(process: ResumedProcess, record: Entry) -> Kept | None:
-    """What the program keeps itself, if what departs read that.
+    """The data that the program keeps itself, if the op that departs read any.
 
-    A tensor that was made before the checkpoint, and is nowhere in the resumed run, was carried over from step to step. What came from
-    outside of the framework was made of something else.
+    A tensor that was made before the checkpoint, and is nowhere in the resumed run, was carried over from step to step.
+    Data from outside the framework was made from something else.
 
     Args:
         process: How a process of the resumed run compares.
@@ -197,11 +197,11 @@ def kept_by_program(process: ResumedProcess, record: Entry) -> Kept | None:
 
 
 _KEY_WORDS = (2, 4)
-"""Of 32 bits, in a key of JAX: two for threefry, four for the others (https://docs.jax.dev/en/latest/jax.random.html)."""
+"""How many 32-bit words a JAX key has: two for threefry, else four (https://docs.jax.dev/en/latest/jax.random.html)."""
 
 
 def _is_key(record: Entry, position: int) -> bool:
-    """Whether an input of a compiled program is a random key: the numbers below it look like one, and the program draws."""
+    """Whether an input of a compiled program is a random key: it looks like one, and the program's or input's name fits."""
     layout = record.reads[position].layout
     if layout is None or OpSemantics.COMPILED_PROGRAM not in record.op.semantics:
         return False
@@ -213,9 +213,9 @@ def _is_key(record: Entry, position: int) -> bool:
 
 
 def _is_lost(process: ResumedProcess, number: int, output: int) -> bool:
-    """Whether what a record of the full run gave never was in the resumed run, or is one number, which may have been there by chance.
+    """Whether an output of the full run never was in the resumed run, or is a single number, which may be there by chance.
 
-    The count of a generator's draws and the step of an optimizer are the same number.
+    The count of a generator's draws may equal the step of an optimizer.
     """
     made = entry_of(process.full, *process.full.record(number)).outputs
     if output >= len(made):
@@ -233,7 +233,7 @@ def _digest(process: ProcessTrace, one: Input) -> bytes | None:
 
 
 def _occurrence(process: ProcessTrace, record: Entry, step: int) -> int:
-    """How many such records there are before it in its step."""
+    """How many records like this one precede it in its step."""
     return sum(one.number < record.number for one in _alike(process, record, step))
 
 
@@ -255,14 +255,14 @@ def _line(process: ProcessTrace, number: int) -> Frame | None:
     return stack[0] if stack else None
 
 
-# Tells whether a model goes on in another mode: in evaluation instead of training, or the other way round.
+# Detects that a model continues in a different mode: evaluation instead of training, or the reverse.
 
 
 class Mode(NamedTuple):
     """How the modes of a model differ between two runs."""
 
     is_evaluating: bool
-    """Whether it is the resumed run that goes on in evaluation mode."""
+    """Whether it is the resumed run that continues in evaluation mode."""
     modules: tuple[str, ...]
     """Paths of the modules that show it, in order."""
     site: Frame | None
@@ -287,9 +287,9 @@ class Mode(NamedTuple):
 
 
 def mode_apart(process: ResumedProcess) -> Mode | None:
-    """How the modes differ in the step of the first divergence; None if they do not, or if something else departs.
+    """How the modes differ in the step of the first divergence; None if they do not, or do not explain it.
 
-    A module that drops out draws random numbers in training, and one that normalises batches is told that it trains.
+    In training a dropout module draws random numbers, and a batch normalization has `training=True` among its arguments.
 
     Args:
         process: How a process of the resumed run compares.
@@ -303,7 +303,7 @@ def mode_apart(process: ResumedProcess) -> Mode | None:
     sides = [_training(part, divergence.step) for part in parts]
     for is_evaluating, mine, other in ((True, sides[0], sides[1]), (False, sides[1], sides[0])):
         alone = tuple(module for module in mine if module not in other)
-        # Layers that are left out at random are so in both runs.
+        # Layers that are skipped at random are skipped in both runs.
         if alone and other.keys() <= mine.keys() and (divergence.kind is not Kind.RNG or divergence.module in alone):
             return Mode(is_evaluating, alone, mine[alone[0]])
     return None
@@ -314,7 +314,7 @@ def _may_follow(divergence: Divergence) -> bool:
 
 
 def _training(process: ProcessTrace, step: int) -> dict[str, Frame | None]:
-    """The modules that do in a step what modules do in training only, with the lines that call them."""
+    """The modules that in a step do what happens only in training, with the lines that call them."""
     chunk = of_step(process, step)
     found: dict[str, Frame | None] = {}
     if chunk is None:
@@ -332,19 +332,19 @@ def _training(process: ProcessTrace, step: int) -> dict[str, Frame | None]:
     return found
 
 
-# Tells whether an optimizer's state, or its learning rates, came to other parameters than those they were saved for.
+# Detects that an optimizer's state or learning rates were loaded into parameters other than those they were saved for.
 
 _MOST_WRITES = 16
-"""So many ops write into one tensor of state in a step at most."""
+"""The most ops that write into one tensor of state in a step."""
 
 Taken = dict[str, str]
-"""By the name of a parameter whose state or learning rate it took."""
+"""By the name of a parameter, the one whose state or learning rate it took."""
 
 
 def taken_by_others(
     process: ResumedProcess, held: Mapping[tuple[str, str], bytes], full: HeldAt, resumed: HeldAt
 ) -> Taken:
-    """Which parameters took what belongs to others; empty if none did.
+    """Return which parameters took what belongs to others; empty if none did.
 
     Args:
         process: How a process of the resumed run compares.
@@ -359,7 +359,7 @@ def taken_by_others(
 
 
 def _by_states(process: ProcessTrace, held: Mapping[tuple[str, str], bytes], resumed: HeldAt) -> Taken:
-    """By the states that were there before the optimizer wrote into them."""
+    """Find them by the states before the optimizer wrote into them."""
     owners: dict[tuple[str, bytes], set[str]] = {}
     for (kind, name), digest in held.items():
         sort, _, parameter = name.partition(" of ")
@@ -377,7 +377,7 @@ def _by_states(process: ProcessTrace, held: Mapping[tuple[str, str], bytes], res
 
 
 def _before_writes(process: ProcessTrace, number: int) -> bytes | None:
-    """What a tensor held before a step wrote into it; None if that is not known."""
+    """What a tensor held before a step wrote into it; None if unknown."""
     for _ in range(_MOST_WRITES):
         if number < 0:
             return None
@@ -399,7 +399,7 @@ def _is_in_place(op: Op) -> bool:
 
 
 def _by_arguments(processes: tuple[ProcessTrace, ProcessTrace], ends: tuple[HeldAt, HeldAt]) -> Taken:
-    """By the numbers with which each parameter was written last: the same in sum, and others for each."""
+    """Find them by the numbers of the last write to each parameter: the same overall, but assigned differently."""
     given: list[dict[str, str]] = []
     for process, end in zip(processes, ends, strict=True):
         makers = {name: maker for (kind, name), maker in end.makers.items() if kind == "parameter" and maker >= 0}
@@ -412,13 +412,13 @@ def _by_arguments(processes: tuple[ProcessTrace, ProcessTrace], ends: tuple[Held
 
 
 _PARTS = {"parameter": "model", "buffer": "model", "optimizer state": "optimizer"}
-"""Where each kind of what is held belongs."""
+"""The part of a checkpoint to which each kind of held tensor belongs."""
 _STEPS_TO_TAKE_UP = 16
 """Some optimizers do not step each time, and some modules are not called in each step."""
 
 
 def unsaved(process: ResumedProcess) -> list[Missing]:
-    """What the checkpoint lacks; empty if nothing differs, or if what differs is nothing that is known of.
+    """What the checkpoint lacks; empty if nothing differs, or if no known part explains the difference.
 
     Args:
         process: How a process of the resumed run compares.
@@ -437,7 +437,7 @@ def unsaved(process: ResumedProcess) -> list[Missing]:
 def _missing(identifier: str, site: Frame | None, search: _Search) -> Missing:
     is_put_back = identifier in search.generators.put_back
     if not is_put_back and site is not None and is_saved_by(identifier, site.file, site.line):
-        # What else may be wrong with a part that has a state_dict, its own advice says.
+        # For a part that has a state_dict, its own advice covers what else may be wrong.
         is_generator = identifier in _GENERATORS
         return Missing(
             identifier, site, fix_of_loading(identifier) if is_generator else _fix_of(identifier, search), is_saved=True
@@ -471,7 +471,7 @@ def _fix_of(identifier: str, search: _Search) -> str:
 
 
 def saving_site(process: ProcessTrace) -> Frame | None:
-    """The line that saved last; None if nothing is known to have been saved."""
+    """The line of the last save; None if no save is known."""
     found = None
     for chunk in process.chunks():
         rows = np.flatnonzero(chunk.columns["role"] == Role.CHECKPOINT)
@@ -482,7 +482,7 @@ def saving_site(process: ProcessTrace) -> Frame | None:
 
 
 class _Search:
-    """Looks for the parts of a checkpoint, each by evidence of its own."""
+    """Looks for the parts that a checkpoint lacks, each by its own evidence."""
 
     def __init__(self, process: ResumedProcess) -> None:
         self._process = process
@@ -498,18 +498,18 @@ class _Search:
         self.record: Entry = entry_of(part, *part.record(divergence.record))
         self.generators = GeneratorSearch(process, self._full, self._resumed, self.record)
         self.mode: Mode | None = None
-        """In which mode the model goes on, if it is another one."""
+        """How the model's mode differs, if it does."""
         self.absent: dict[str, list[str]] = {}
-        """What was not taken up, by the part that it belongs to."""
+        """The names of what was not taken up, by the part to which they belong."""
         self._lost: dict[str, set[bytes]] = {}
 
     def identifiers(self) -> list[str]:
         found = self._not_taken_up()
         lost = [one for one in self.apart if one not in self.generators.put_back]
-        # What Python or NumPy draws may decide which modules are called.
+        # Draws from Python or NumPy may decide which modules are called.
         self.mode = None if found or {"rng-python", "rng-numpy"} & {*lost} else mode_apart(self._process)
         if self.mode is not None:
-            # What is drawn besides, or no more, moves the generators.
+            # Additional or missing draws move the generators.
             return ["training-mode", *lost]
         if self.record.role is Role.BATCH:
             return [*found, *self._behind_batch(self.apart)]
@@ -519,12 +519,12 @@ class _Search:
 
     @property
     def is_forward(self) -> bool:
-        """Whether what departs belongs to a forward; a compiled program of JAX is forward, backward and optimizer in one."""
+        """Whether the divergence is in a forward; a compiled program of JAX is forward, backward and optimizer in one."""
         return self.phase == Phase.FORWARD.label or OpSemantics.COMPILED_PROGRAM in self.record.op.semantics
 
     @cached_property
     def apart(self) -> list[str]:
-        """The global generators that were in another state."""
+        """The global generators that were in a different state."""
         return self.generators.identifiers()
 
     @cached_property
@@ -535,16 +535,16 @@ class _Search:
 
     @cached_property
     def kept(self) -> Kept | None:
-        """What the program keeps itself; None, too, where a generator that was not put back explains the difference."""
+        """Data that the program keeps itself; also None if a generator that was not put back explains the difference."""
         is_explained = not self.generators.put_back.issuperset(self.apart)
         return None if is_explained else kept_by_program(self._process, self.record)
 
     def keeps(self, identifier: str) -> bool:
-        """Whether what the program keeps itself is of a kind."""
+        """Whether the data that the program keeps itself is of this kind."""
         return self.kept is not None and self.kept.identifier == identifier
 
     def takes_other_samples(self) -> bool:
-        """Whether the resumed run takes or reads there what the full run took out of the data at another place, without a data loader."""
+        """Whether, without a data loader, the resumed run takes or reads samples that the full run takes elsewhere."""
         assert self._process.parts is not None
         full, resumed = self._process.parts
         other = first_of(resumed, self._divergence.step, self.record.op, self.record.module)
@@ -554,14 +554,14 @@ class _Search:
         return bool((sides[1] - sides[0]) & gathered(self._process.full))
 
     def was_loaded(self, identifier: str) -> bool:
-        """Whether the resumed run read all of a part from a file, without going on with it."""
+        """Whether the resumed run read all lost values of a part from a file, but did not use them."""
         lost = self._lost.get(identifier, set())
         return bool(lost) and lost <= digests(self._process.resumed, upto_step=0, of_loads=True)
 
     def _not_taken_up(self) -> list[str]:
-        """What was held when the first run ended and never was in the resumed run, in its first steps."""
+        """The parts of which values held at the end of the first run never appear in the resumed run's first steps."""
         if OpSemantics.COMPILED_PROGRAM in self.record.op.semantics:
-            # What is held is the arguments of the program: the one that differs is named as what the program carries.
+            # The held values are the program's arguments: one that differs is named as data that the program carries.
             return []
         last = max(self._divergence.step - self._before, 0) + _STEPS_TO_TAKE_UP
         present = digests(self._process.resumed, upto_step=last)
@@ -574,7 +574,7 @@ class _Search:
     def _held_at_checkpoint(self) -> dict[tuple[str, str], bytes]:
         """What the full run held when the compared part began.
 
-        After the end of the step an average of the weights may have gone on, and the second optimizer of a GAN made its step.
+        After the end of the step an average of the weights may have been updated, and a GAN's second optimizer have stepped.
         """
         held = dict(self._full.get(self._before - 1, HeldAt()).digests)
         assert self._process.parts is not None
@@ -583,7 +583,7 @@ class _Search:
         return held
 
     def stopped_between_steps(self) -> bool:
-        """Whether the first run went backward after its last step, and no optimizer took these gradients."""
+        """Whether the first run's last phase was a backward, whose gradients no optimizer used."""
         last = Phase.INIT
         for chunk in self._process.first.chunks():
             phases = chunk.columns["phase"]
@@ -592,26 +592,26 @@ class _Search:
         return last is Phase.BACKWARD
 
     def had_gradients(self) -> bool:
-        """Whether the full run went on with gradients of earlier steps, to which it added, and the resumed run had none."""
+        """Whether the full run added to gradients of earlier steps, which the resumed run did not have."""
         assert self._process.parts is not None
         return added_to_gradients(self._process.full, self._process.parts[0].skipped)
 
     def _behind_batch(self, generators: list[str]) -> list[str]:
-        """Another batch: one of another place in the run, or one that the full run never had."""
+        """What explains a different batch: it is from another position in the full run, or the full run never had it."""
         if (behind := self._behind_epoch()) is not None:
             return [*([] if behind else ["rng-generator"]), *generators]
         mine = tuple(output.digest for output in self._record_of_resumed().outputs)
         if self.generators.torch_was_put_back:
-            # Another batch came because of what was drawn from it, and that is a matter of the loader.
+            # The loader drew from it to choose the batch, so the loader explains the difference.
             generators = [identifier for identifier in generators if identifier != "rng-torch"]
         if not generators or mine in batches_of(self._process.full):
             return ["sampler-position"]
         return generators
 
     def _behind_epoch(self) -> bool | None:
-        """Whether an epoch that begins with the batch was drawn from another state of PyTorch's global generator, or (False) of another one.
+        """Whether an epoch that begins with the batch drew from a different state of PyTorch's global generator.
 
-        None if no epoch begins there, or if it began from the same states.
+        False if it drew from another generator; None if no epoch begins there, or if it began from the same states.
         """
         step = self._divergence.step
         drawn = seeds_of_epoch(self._process.full, step)
@@ -620,7 +620,7 @@ class _Search:
         return bool(drawn & set(self._full.get(step - 1, HeldAt()).generators[:1]))
 
     def _record_of_resumed(self) -> Entry:
-        """The record of the resumed run that pairs with the divergence: the batch at which it departs."""
+        """The resumed run's counterpart of the divergence: the batch at which it departs."""
         process = self._process.resumed
         step = self._divergence.step - self._before
         for chunk in process.chunks():
@@ -630,7 +630,7 @@ class _Search:
         return self.record
 
     def is_scaling(self) -> bool:
-        """Whether what departs was made by a gradient scaler, or takes the scale."""
+        """Whether the divergence is an op of a gradient scaler, or takes the scale."""
         if OpSemantics.SCALES_GRADIENTS in self.record.op.semantics:
             return True
         if self._divergence.records_of:
@@ -643,30 +643,30 @@ class _Search:
         return any(OpSemantics.UPDATES_SCALE in op.semantics for op in ops)
 
 
-# What can be named as lost where a step goes on from equal batches, and how each shows.
+# What can be named as missing when a step begins with equal batches, and the evidence for each.
 
 
 class Rule(NamedTuple):
-    """One part of a checkpoint, and what shows that it lacks."""
+    """One part of a checkpoint, and the evidence that it is missing."""
 
     identifier: str
     holds: Callable[[_Search], bool]
     reason: str
     beside_model: bool = False
-    """Whether it is looked for also where the model or the optimizer was not taken up, from which all else may follow."""
+    """Whether to look for it even if the model or the optimizer was not taken up, which may explain everything else."""
 
 
 RULES = (
     Rule(
         "scaler",
         lambda search: search.is_scaling(),
-        "what departs was made by a gradient scaler, or takes its scale",
+        "the op that departs belongs to a gradient scaler, or takes its scale",
         beside_model=True,
     ),
     Rule(
         "rng-generator",
         lambda search: search.kind is Kind.RNG and not search.apart,
-        "numbers were drawn from another state, and every global generator went on as it was",
+        "numbers were drawn from a different state, and every global generator continued as it was",
         beside_model=True,
     ),
     Rule(
@@ -682,17 +682,17 @@ RULES = (
             and not search.apart
             and search.takes_other_samples()
         ),
-        "samples were taken that the full run takes at another place",
+        "samples were taken that the full run takes elsewhere",
     ),
     Rule(
         "scheduler",
         lambda search: search.phase == "optimizer" and search.kind is Kind.ARGUMENT,
-        "an optimizer was given another number, as a learning rate is one",
+        "an optimizer got a different number, such as a learning rate",
     ),
     Rule(
         "number",
         lambda search: search.is_forward and search.kind is Kind.ARGUMENT and not search.apart,
-        "an op was given another number, and no generator explains it",
+        "an op got a different number, and no generator explains it",
     ),
     Rule(
         "gradients",
@@ -704,13 +704,13 @@ RULES = (
     Rule(
         "carried-tensor",
         lambda search: search.keeps("carried-tensor"),
-        "a tensor from before the checkpoint was read that the resumed run never had",
+        "the op read a tensor from before the checkpoint that the resumed run never had",
     ),
     Rule("rng-key", lambda search: search.keeps("rng-key"), "such a tensor is a random key"),
     Rule(
         "own-data",
         lambda search: search.keeps("own-data"),
-        "what was read came from outside of the framework in both runs",
+        "the op read data that came from outside the framework in both runs",
     ),
 )
-"""In this order; the first that holds is named."""
+"""Checked in this order; the first that holds is named."""

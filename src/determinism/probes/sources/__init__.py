@@ -1,1 +1,1 @@
-"""What programs take from outside, one file per family: which functions, what is noted, and what the fixed value is."""
+"""What programs take from outside, one file per family: the functions, what is noted, and the fixed value."""

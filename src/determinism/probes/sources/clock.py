@@ -1,7 +1,7 @@
-"""Clocks, timers, times of files. A fixed clock begins at one moment and advances by 10 ms at each look.
+"""Clocks, timers, times of files. A fixed clock begins at a fixed time and advances by 10 ms with each reading.
 
-Shifted at a line, it is ahead there: by another time at each look, in another way in each run, from a millisecond to some
-days. So it shows whether that line has a say at all, be it in seconds or in dates.
+A clock that is shifted at a line is ahead there, by a random time that differs with each reading and each run, from a
+millisecond to some days. This shows whether that line matters at all, be it through seconds or through dates.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STEP_NS = 10**7
 _ticks = itertools.count(1)
 _SHORTEST_EXPONENT, _LONGEST_EXPONENT = 6.0, 15.0
 _shifts = random.Random(f"{os.getpid()} {time.time_ns()}")
-"""Must differ from run to run, also where random bytes are fixed."""
+"""Must differ from run to run, even where random bytes are fixed."""
 
 
 def _now_ns(use: Use) -> int:
@@ -47,14 +47,14 @@ def _nanoseconds(use: Use, function: Function, arguments: tuple[Any, ...], keywo
 
 
 def _broken_down(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """`localtime`, `gmtime` and `ctime` take seconds; without any they look at the clock."""
+    """`localtime`, `gmtime` and `ctime` take seconds; without an argument they read the clock."""
     if keywords or any(argument is not None for argument in arguments):
         return function(*arguments, **keywords)
     return _noted(use, function(_now_ns(use) / 1e9) if use.is_fixed else function())
 
 
 def _formatted(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """`strftime` looks at the clock if it gets nothing but a format; `asctime` if it gets nothing."""
+    """`strftime` reads the clock if it gets only a format; `asctime` if it gets nothing."""
     wanted = 1 if function is time.strftime else 0
     if keywords or len(arguments) != wanted:
         return function(*arguments, **keywords)
@@ -83,13 +83,13 @@ CLOCK_FUNCTIONS: tuple[SourceFunction, ...] = (
 )
 
 
-# When files were written and read. Fixed, all of them were at one moment.
+# When files were written and read. Fixed, all these times are the same.
 
 FILE_TIMES = "file-time"
 
 _SECONDS = 1_600_000_000
 _FIRST_TIME = 7
-"""In the sequence that a status is: the times come after what is no time."""
+"""The index of the first time in the sequence of a status."""
 
 
 def _file_moment(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
@@ -104,7 +104,7 @@ def _status(use: Use, function: Function, arguments: tuple[Any, ...], keywords: 
     result = function(*arguments, **keywords)
     if use.is_fixed:
         result = _at_one_moment(result)
-    # When a file was read last is changed by whoever reads it, and hardly anybody asks for it.
+    # Not the time of the last access: every reader changes it, and hardly anybody uses it.
     use.note(lambda: f"{result.st_mtime_ns} {result.st_ctime_ns}")
     return result
 
@@ -116,22 +116,21 @@ def _at_one_moment(status: Any) -> Any:
 
 
 FILE_TIME_FUNCTIONS: tuple[SourceFunction, ...] = (
-    # `os.path` has them from there, on every system.
+    # `os.path` imports them from there, on every system.
     *functions(FILE_TIMES, _file_moment, "genericpath", "getmtime getctime getatime"),
     *functions(FILE_TIMES, _status, "os", "stat lstat fstat"),
     *functions(FILE_TIMES, _status, "pathlib", "Path.stat Path.lstat"),
 )
 
 
-# What goes off after some time, while the program does something else. Fixed, it goes off at once, before the program
-# goes on.
+# Timers that fire while the program does something else. Fixed, they fire at once, before the program continues.
 #
-# It is noted when it goes off, so that what only watches over a program and never does is no source.
+# A timer is noted when it fires, so that a watchdog that never does is not a source.
 
 TIMERS = "timer"
 
 _SECONDS_TO_WAIT = 5.0
-"""For what a timer does; longer only where it waits for a lock that the program holds."""
+"""How long to wait for the timer's action, which takes longer only if it waits for a lock that the program holds."""
 _HANDLER = "__determinism_handler__"
 _SIGNALS = {
     getattr(signal, timer): getattr(signal, name)
@@ -141,7 +140,7 @@ _SIGNALS = {
 
 
 class _AtOnce(threading.Timer):
-    """A timer that has done its work when it was started."""
+    """A timer that has done its work when `start` returns."""
 
     def start(self) -> None:
         """Start it, and wait for it."""
@@ -171,10 +170,10 @@ def _interval(use: Use, function: Function, arguments: tuple[Any, ...], keywords
 
 
 def _armed(use: Use, function: Function, arguments: tuple[Any, ...], sent: Any, times: tuple[Any, ...]) -> Any:
-    """Call what sends a signal after some time; these functions take no keywords."""
+    """Call a function that sends a signal after some time; these functions take no keywords."""
     handler = None if sent is None else signal.getsignal(sent)
     if not times or not times[0] or not callable(handler):
-        # It is switched off, or ends the program if nobody switches it off before.
+        # The call switches the timer off, or the signal would end the program.
         return function(*arguments)
     handler = getattr(handler, _HANDLER, handler)
 
@@ -186,7 +185,7 @@ def _armed(use: Use, function: Function, arguments: tuple[Any, ...], sent: Any, 
     try:
         signal.signal(sent, noted)
     except ValueError:
-        # Only the main thread may say who handles a signal.
+        # Only the main thread may set the handler of a signal.
         return function(*arguments)
     if not use.is_fixed:
         return function(*arguments)

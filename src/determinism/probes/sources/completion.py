@@ -1,4 +1,4 @@
-"""Results in the order of completion, and queues. Fixed, they come in the order in which the work was given out."""
+"""Results in the order of completion, and queues. Fixed, results come in the order of submission."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ COMPLETION = "completion-order"
 
 
 def _submitted(futures: Iterable[Any]) -> list[Any]:
-    """Futures in the order in which they were given."""
+    """Futures in the order in which they were passed; those of a set in a fixed order."""
     return in_order(futures) if isinstance(futures, set | frozenset) else list(futures)
 
 
 def _numbers(futures: Iterable[Any], ordered: list[Any]) -> dict[int, int]:
-    """The number of each future; none if they lie in a set and nothing is known of their order."""
+    """The number of each future; empty if they are in a set and their order is unknown."""
     if isinstance(futures, set | frozenset) and any(FIRST_USES.number(future) is None for future in futures):
         return {}
     return {id(future): number for number, future in enumerate(ordered)}
@@ -95,14 +95,14 @@ def _asynchronous(use: Use, function: Function, arguments: tuple[Any, ...], keyw
         return _Awaitables([sys.modules["asyncio"].ensure_future(future) for future in ordered])
     found = function(ordered, *arguments[1:], **keywords)
     if hasattr(type(found), "__aiter__"):
-        # Since Python 3.13 it can be iterated in two ways; which one, only the program knows.
+        # Since Python 3.13 it can be iterated in two ways; only the program knows in which.
         use.note(lambda: None)
         return found
     return (_awaited(use, future) for future in found)
 
 
 class _Awaitables:
-    """Tasks in the order in which they were given, for `for` as for `async for`."""
+    """Tasks in the order in which they were passed, for both `for` and `async for`."""
 
     def __init__(self, tasks: list[Any]) -> None:
         self._tasks = iter(tasks)
@@ -128,7 +128,7 @@ async def _awaited(use: Use, future: Any) -> Any:
 
 
 class Numbered:
-    """Calls a function with a numbered value, in whatever process does the work, and numbers what it gives."""
+    """Calls a function with a numbered value, in whichever process does the work, and numbers the result."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._function = function
@@ -163,7 +163,7 @@ COMPLETION_FUNCTIONS: tuple[SourceFunction, ...] = (
 )
 
 
-# What comes out of queues that several threads or processes put into. There is no order to fix it to.
+# Items from queues that several threads or processes fill. There is no order to which they could be fixed.
 
 QUEUES = "queue-order"
 
@@ -176,9 +176,9 @@ def _taken(use: Use, function: Function, arguments: tuple[Any, ...], keywords: d
 
 
 def _taken_among_threads(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """`deque.popleft`: a queue only where there are threads to put into it."""
+    """`deque.popleft`: a queue only if there are other threads to fill it."""
     threads = getattr(sys.modules.get("threading"), "_dangling", ())
-    # All threads that the program still knows, those that have ended too; the main thread is one of them.
+    # All threads that the program still references, including those that have ended and the main thread.
     return _taken(use, function, arguments, keywords) if len(threads) > 1 else function(*arguments, **keywords)
 
 

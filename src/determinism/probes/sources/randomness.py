@@ -1,4 +1,4 @@
-"""Entropy, random generators that are made or seeded, and what is drawn from them."""
+"""Entropy, the making and seeding of random generators, and draws from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from determinism.digest import digest_text
 from determinism.probes.runtime import Function, SourceFunction, Use, functions, stable_text
 
-# Bytes and names that the system makes up. Fixed, they are made from a count of the uses.
+# Random bytes and names from the system. Fixed, they are derived from a count of the uses.
 
 ENTROPY = "entropy"
 
@@ -59,13 +59,13 @@ def _secret(use: Use, function: Function, arguments: tuple[Any, ...], keywords: 
     made = generator.randbytes(size)
     if name == "token_bytes":
         return _bytes_noted(use, made)
-    # The text has two digits for each byte, or four letters for three bytes.
+    # The text has two digits per byte, or four letters per three bytes.
     letters = -(-size * 4 // 3)
     return _bytes_noted(use, made.hex() if name == "token_hex" else (made.hex() * 2)[:letters])
 
 
 def _system_generator(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """A generator that asks the system for each number: it is told by where it was made."""
+    """A generator that asks the system for each number; it is noted where it is made."""
     use.note(lambda: "0" if use.is_fixed else os.urandom(8).hex())
     return _seeded(0) if use.is_fixed else function(*arguments, **keywords)
 
@@ -115,7 +115,7 @@ _NUMPY_DRAWS = (
 
 
 def _state(name: str) -> str:
-    # It imports `random`, which the program has done by now.
+    # This imports `random`, which the program has already done.
     from determinism.rng import state_digests
 
     return f"generator {state_digests()[name].hex()}"
@@ -165,7 +165,7 @@ def _called(function: Function, seed: Any, arguments: tuple[Any, ...], keywords:
 
 
 def _seeded_generator(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """A function that takes a seed, and entropy from the system if it gets none."""
+    """A function that takes a seed, or entropy from the system if it gets none."""
     seed = _seed_of(arguments, keywords)
     if seed is not None:
         return _with_value(use.of(VALUE), function, arguments, keywords)
@@ -178,11 +178,11 @@ def _seeded_generator(use: Use, function: Function, arguments: tuple[Any, ...], 
 
 
 def _with_value(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """A function that is given a seed."""
+    """A function that receives a seed."""
     seed = _seed_of(arguments, keywords)
     text = stable_text(seed)
     if text is None and hasattr(seed, "bit_generator"):
-        # A generator is passed on.
+        # It is a generator that is passed on.
         return function(*arguments, **keywords)
     if use.is_fixed and not hasattr(seed, "spawn_key"):
         seed, text = _CONSTANT, stable_text(_CONSTANT)
@@ -191,7 +191,7 @@ def _with_value(use: Use, function: Function, arguments: tuple[Any, ...], keywor
 
 
 def _with_streams(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """`flax.nnx.Rngs`: a seed for all streams of keys, and perhaps one for each of some, by its name."""
+    """`flax.nnx.Rngs`: a seed for all streams of keys, and optionally seeds for single streams, by name."""
 
     def is_seed(value: Any) -> bool:
         return hasattr(value, "__index__") and not hasattr(value, "dtype")
@@ -208,14 +208,14 @@ def _with_streams(use: Use, function: Function, arguments: tuple[Any, ...], keyw
 
 
 def _seeded_library(function: Function) -> str:
-    """The library whose generator a function seeds; of methods that of the object."""
+    """The library whose generator a function seeds; for a method, that of the object."""
     holder = getattr(function, "__self__", None)
     named = getattr(function, "__module__", None) or type(holder).__module__
     return str(named).partition(".")[0]
 
 
 def _drawn(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """`torch.seed()` and `Generator.seed()` take a seed from the system and give it."""
+    """`torch.seed()` and `Generator.seed()` take a seed from the system and return it."""
     if use.is_fixed:
         holder: Any = getattr(function, "__self__", None)
         if not hasattr(holder, "manual_seed"):
@@ -229,17 +229,17 @@ def _drawn(use: Use, function: Function, arguments: tuple[Any, ...], keywords: d
 
 
 def _from_the_system(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """`tf.random.Generator.from_non_deterministic_state()`, whose state the system gives; `from_seed` makes one of a seed."""
+    """`tf.random.Generator.from_non_deterministic_state()`, whose state comes from the system; fixed, it is `from_seed`."""
     kind: Any = function.__self__  # type: ignore[attr-defined]
-    # Before it is made, since the op that makes its state is recorded.
+    # Noted before the generator is made, since the op that makes its state is recorded.
     use.note(lambda: "0" if use.is_fixed else os.urandom(8).hex())
     return kind.from_seed(_CONSTANT, *arguments, **keywords) if use.is_fixed else function(*arguments, **keywords)
 
 
 def _state_text(made: Any, function: Function) -> str | None:
-    """A text for the state of what was made or seeded."""
+    """A text for the state of the generator that was made or seeded."""
     if made is None:
-        # It imports `random`, which a program that seeds has done by now.
+        # This imports `random`, which a program that seeds has already done.
         from determinism.rng import state_digests
 
         digests = state_digests()

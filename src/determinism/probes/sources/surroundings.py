@@ -1,4 +1,4 @@
-"""What surrounds a program: directory order, hashes, memory, the machine, processes, other programs, databases, times of training."""
+"""A program's surroundings: directory order, hashes, memory, the machine, processes, programs, databases, training options."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from determinism.probes.runtime import (
 )
 from determinism.process_name import own_name
 
-# What depends on hashes and addresses: `hash`, `id`, and the element that `set.pop` takes.
+# Values that depend on hashes and addresses: `hash`, `id`, and the element that `set.pop` takes.
 
 HASH = "hash"
 IDENTITY = "id"
@@ -60,9 +60,9 @@ def _identified(use: Use, function: Function, arguments: tuple[Any, ...], keywor
 
 
 def _numbered(value: Any, address: int) -> int:
-    """The number of an object by its first use: even, or odd where only its address tells it apart from others.
+    """The number of an object by its first use: even, or odd where only its address distinguishes it from others.
 
-    What comes to lie where another object was is a new one. Which object that is differs from run to run.
+    An even number is never reused with an address: which objects get the address of another differs from run to run.
     """
     number = FIRST_USES.use(value)
     if number is not None:
@@ -103,7 +103,7 @@ def _name(entry: Any) -> str:
 
 
 def _settled(use: Use, found: list[Any], key: Callable[[Any], Any] = _as_is) -> list[Any]:
-    """A listing as the program gets it; noted, unless it does not mind the order."""
+    """A listing as the program gets it; noted, unless the program ignores its order."""
     if use.is_unordered:
         return found
     if use.is_fixed:
@@ -136,7 +136,7 @@ def _walked(use: Use, function: Function, arguments: tuple[Any, ...], keywords: 
 
 def _each_folder(use: Use, folders: Iterable[Any]) -> Iterator[Any]:
     for found in folders:
-        # The lists themselves are sorted, since the walk goes on through the one of folders.
+        # Sorted in place, since the walk continues through the list of folders.
         names, files = found[1], found[2]
         if use.is_fixed:
             names.sort()
@@ -157,12 +157,12 @@ LISTING_FUNCTIONS: tuple[SourceFunction, ...] = (
 )
 
 
-# How busy the machine is, and what a process has used of it. Fixed, each number is one that is the same everywhere.
+# How busy the machine is, and what a process has used of it. Fixed, each number is the same everywhere.
 
 MACHINE = "machine-state"
 
 _BYTES = 1 << 33
-"""In the place of any whole number: most are bytes of memory, and who is told of too few does something else."""
+"""Replaces every integer: most are bytes of memory, and a program that sees too few behaves differently."""
 
 
 def _machine_state(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
@@ -206,7 +206,7 @@ MACHINE_FUNCTIONS: tuple[SourceFunction, ...] = (
 )
 
 
-# Arrays that are made without being filled: they hold what was in memory before. Fixed, they hold zeros.
+# Uninitialized arrays: they hold what was in memory before. Fixed, they hold zeros.
 
 MEMORY = "uninitialized-array"
 
@@ -228,7 +228,7 @@ def _bytes_text(array: Any) -> str | None:
 
 
 def _tensor(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """The recorder sees by itself what tensors hold, and whether it is read."""
+    """Not noted, since the recorder itself sees what tensors hold, and whether it is read."""
     result = function(*arguments, **keywords)
     if use.is_fixed:
         result.detach().zero_()
@@ -241,12 +241,12 @@ MEMORY_FUNCTIONS: tuple[SourceFunction, ...] = (
 )
 
 
-# Numbers that the system gives to processes and threads. Fixed, they are numbers that no process can have.
+# Numbers that the system assigns to processes and threads. Fixed, they are numbers that no process can have.
 
 PROCESS = "process-id"
 
 _ABOVE_ALL = 1 << 30
-"""Linux gives numbers up to 2**22 (proc(5), `pid_max`), so that a signal to one of ours reaches nobody."""
+"""Linux assigns numbers up to 2**22 (proc(5), `pid_max`), so a signal to one of these reaches no process."""
 _threads: dict[int, int] = {}
 
 
@@ -272,13 +272,13 @@ PROCESS_FUNCTIONS: tuple[SourceFunction, ...] = (
     *functions(PROCESS, _thread, "threading", "get_ident get_native_id"),
 )
 
-# What other programs print. Fixed, their lines are sorted; noted is never what they print, only whether it is the same for the same command.
+# Output of other programs. Fixed, its lines are sorted. Notes never hold it, only a digest, for comparing the same command.
 
 PROGRAM = "program-output"
 
 
 def _asked(question: Any) -> dict[str, Any]:
-    """What is noted of a question: a digest of it, by which the same one is known in another run."""
+    """The fields to note about a question: a digest that identifies it in another run."""
     try:
         text = stable_text(question)
     except Exception:
@@ -287,7 +287,7 @@ def _asked(question: Any) -> dict[str, Any]:
 
 
 def _asked_program(command: Any, given: Any) -> dict[str, Any]:
-    """What is noted of a command, with what the program is given: also the name of the program."""
+    """The fields to note about a command and its input: a digest of both, and the name of the program."""
     try:
         words = command.split() if isinstance(command, str | bytes) else list(command)
         name = os.path.basename(os.fsdecode(words[0]))
@@ -297,7 +297,7 @@ def _asked_program(command: Any, given: Any) -> dict[str, Any]:
 
 
 def _printed(use: Use, command: Any, given: Any, output: Any) -> Any:
-    """What a program has printed, as the program that started it gets it; None if that was not kept."""
+    """The output of a program as its caller gets it; None if it was not captured."""
     if output is None:
         return None
     if use.is_fixed:
@@ -322,7 +322,7 @@ def _output(use: Use, function: Function, arguments: tuple[Any, ...], keywords: 
 
 
 def _started(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """`Popen` and `os.popen`: what is started prints while the program goes on, and is noted where it is read."""
+    """`Popen` and `os.popen`: the output arrives while the program continues, and is noted when it is read."""
     result = function(*arguments, **keywords)
     process: Any = getattr(result, "_proc", result)
     if process.stdin is None and process.stdout is not None:
@@ -341,7 +341,7 @@ def _communicated(use: Use, function: Function, arguments: tuple[Any, ...], keyw
 
 
 def _read(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """A part, or all, of an answer, noted at the line that asked."""
+    """Part or all of an answer, noted at the line that asked."""
     answer = function(*arguments, **keywords)
     asked = ANSWERS.asked.get(function.__self__)  # type: ignore[attr-defined]
     if asked is None:
@@ -365,7 +365,7 @@ PROGRAM_FUNCTIONS: tuple[SourceFunction, ...] = (
 )  # fmt: skip
 
 
-# Rows that a database gives. Fixed, SQLite draws the same random numbers in each run, and rows that are fetched together are sorted.
+# Rows from a database. Fixed, SQLite draws the same random numbers in each run, and rows fetched together are sorted.
 
 QUERY = "query-result"
 
@@ -373,7 +373,7 @@ _SEED = 0
 
 
 def _queried(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """A query: its rows are noted where they are fetched."""
+    """A query; its rows are noted when they are fetched."""
     holder: Any = function.__self__  # type: ignore[attr-defined]
     if use.is_fixed:
         _draw_alike(getattr(holder, "connection", holder))
@@ -383,13 +383,13 @@ def _queried(use: Use, function: Function, arguments: tuple[Any, ...], keywords:
 
 
 def _draw_alike(connection: Any) -> None:
-    """Let a connection of SQLite draw from a generator that is the same in every run."""
+    """Make a connection of SQLite draw from a generator with a fixed seed."""
     # Not imported before the program does: its folder may have a module of the same name.
     generator = import_module("random").Random(_SEED)
     try:
         connection.create_function("random", 0, lambda: generator.getrandbits(63))
     except Exception:
-        # Another query of it has not given all its rows yet.
+        # Another query on the connection has not returned all its rows yet.
         return
 
 
@@ -411,7 +411,7 @@ QUERY_FUNCTIONS: tuple[SourceFunction, ...] = (
 )
 
 
-# Choices of a training loop by which it gives up an order or a state. Fixed, it keeps them.
+# Options with which a training loop gives up an order or a state. Fixed, it keeps them.
 
 CHECKPOINT = "checkpoint-rng"
 LOADER = "loader-order"
@@ -419,7 +419,7 @@ PIPELINE = "pipeline-order"
 
 
 def _choosing(name: str) -> Callable[[Use, Function, tuple[Any, ...], dict[str, Any]], Any]:
-    """A function for which an argument, given as False, gives something up."""
+    """A handler for functions that give up an order or a state if this argument is False."""
 
     def called(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         place = _place_of(name, function)
@@ -439,7 +439,7 @@ def _choosing(name: str) -> Callable[[Use, Function, tuple[Any, ...], dict[str, 
 
 
 def _place_of(name: str, function: Function) -> int | None:
-    """Which of the arguments of a call a parameter is; None if that is not known."""
+    """The position of a parameter among the arguments of a call; None if it is unknown."""
     code = getattr(function, "__code__", None)
     if code is None or name not in code.co_varnames[: code.co_argcount]:
         return None
@@ -447,7 +447,7 @@ def _place_of(name: str, function: Function) -> int | None:
 
 
 def _with_options(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """`Dataset.with_options`: the options may say that elements come in any order."""
+    """`Dataset.with_options`: the options may allow elements in any order."""
     options: Any = arguments[0] if arguments else keywords.get("options")
     if options is None or options.deterministic is not False:
         return function(*arguments, **keywords)
