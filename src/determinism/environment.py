@@ -229,7 +229,7 @@ _TELLING = (
 """Prefixes of the most informative facts of their part."""
 
 
-def weight_of(name: str) -> tuple[int, bool, str]:
+def fact_sort_key(name: str) -> tuple[int, bool, str]:
     """Return the sort key of a fact of the environment, with which the greatest effects on numbers come first.
 
     Args:

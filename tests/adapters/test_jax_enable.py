@@ -15,7 +15,7 @@ from jax._src.distributed import global_state
 import determinism
 from determinism.frameworks.jax import enable
 from determinism.frameworks.jax.enable import CONTROLS, key
-from determinism.knowledge.settings import Effect, facts_of, xla_knows
+from determinism.knowledge.settings import Effect, facts_of, xla_accepts
 from determinism.seeds import Streams
 
 
@@ -30,10 +30,10 @@ def test_what_changes_results_is_shown_and_left() -> None:
 
 
 def test_xla_is_asked_which_flags_it_knows() -> None:
-    assert xla_knows("--xla_gpu_deterministic_ops") and xla_knows("xla_gpu_autotune_level")
+    assert xla_accepts("--xla_gpu_deterministic_ops") and xla_accepts("xla_gpu_autotune_level")
     # The first was removed, and its name is still in the library; the second never was.
-    assert not xla_knows("--xla_gpu_deterministic_reductions")
-    assert not xla_knows("--xla_gpu_no_such_flag")
+    assert not xla_accepts("--xla_gpu_deterministic_reductions")
+    assert not xla_accepts("--xla_gpu_no_such_flag")
 
 
 @pytest.mark.parametrize(

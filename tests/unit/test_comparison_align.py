@@ -13,8 +13,8 @@ from determinism.comparison.columns import (
     RunPair,
     align,
     compare_rows,
+    lists_differ,
     producers,
-    ragged_differs,
     same_structure,
 )
 from determinism.comparison.lockstep import Lockstep, Translation
@@ -159,9 +159,9 @@ def test_entries_of_lists() -> None:
     second = Children(np.array([0, 2, 3, 4]), {"x": np.array([1, 9, 5, 3])})
     rows = np.arange(3)
     lists, columns = RunPair(first, second), [(first.columns["x"], second.columns["x"])]
-    assert ragged_differs(lists, RunPair(rows, rows), columns).tolist() == [True, True, False]
-    assert ragged_differs(lists, RunPair(rows[:0], rows[:0]), columns).tolist() == []
-    assert ragged_differs(lists, RunPair(np.array([2]), np.array([2])), columns).tolist() == [False]
+    assert lists_differ(lists, RunPair(rows, rows), columns).tolist() == [True, True, False]
+    assert lists_differ(lists, RunPair(rows[:0], rows[:0]), columns).tolist() == []
+    assert lists_differ(lists, RunPair(np.array([2]), np.array([2])), columns).tolist() == [False]
 
 
 def test_translation_of_record_numbers() -> None:

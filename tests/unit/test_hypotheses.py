@@ -9,7 +9,7 @@ import pytest
 
 from determinism.comparison.divergence import Divergence, OutputDifference, Status
 from determinism.diagnose.experiments import Hypothesis, Intervention
-from determinism.diagnose.hypotheses import hypotheses, open_status, told_by_kind, with_likely_lines
+from determinism.diagnose.hypotheses import hypotheses, hypotheses_of_kind, open_status, with_likely_lines
 from determinism.diagnose.sources import Source, SourceSite
 from determinism.op_semantics import Op, OpSemantics, semantics_of
 from determinism.trace.schema import Frame
@@ -57,8 +57,8 @@ def test_a_batch_of_a_pipeline_points_to_its_order_and_then_to_what_its_elements
     ],
 )
 def test_an_op_that_varied_when_it_was_repeated_tells_its_cause(op: str, cause: str) -> None:
-    assert [one.cause for one in told_by_kind(divergence(op, Kind.OP, distinct=7))] == [cause]
-    assert told_by_kind(divergence(op, Kind.OP, distinct=1)) == []
+    assert [one.cause for one in hypotheses_of_kind(divergence(op, Kind.OP, distinct=7))] == [cause]
+    assert hypotheses_of_kind(divergence(op, Kind.OP, distinct=1)) == []
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from determinism.invariants.findings import GRAD_MODE, RECOMPUTATION
 from determinism.invariants.launch import check_stored
-from determinism.invariants.repeated import SpanOp, first_recomputed_otherwise
+from determinism.invariants.repeated import SpanOp, first_recomputed_differently
 from determinism.trace.schema import CALLED_OP, CHECKPOINTED_OP, RECOMPUTED_OP, RETURNED_OP
 from tests.traces import Ref, TraceBuilder
 
@@ -71,8 +71,8 @@ def test_a_counter_that_is_raised_twice_is_no_result(tmp_path: Path) -> None:
 def test_which_of_equal_ops_were_kept_does_not_matter() -> None:
     first = [SpanOp((1, 7), (name,), False, number) for number, name in enumerate((b"a", b"b", b"c", b"d"))]
 
-    assert first_recomputed_otherwise(first, [first[1], first[3]]) is None
-    assert first_recomputed_otherwise(first, [first[3], first[1]]) == first[1]
+    assert first_recomputed_differently(first, [first[1], first[3]]) is None
+    assert first_recomputed_differently(first, [first[3], first[1]]) == first[1]
 
 
 def called(process: TraceBuilder, mode: str, value: str, *, inputs: str = "x", state: str | None = None) -> None:

@@ -10,7 +10,7 @@ import pytest
 from determinism.diagnose.experiments import Hypothesis, Intervention
 from determinism.diagnose.sources import Source, SourceSite
 from determinism.lint import run
-from determinism.lint.run import LintedCandidates, foreseen
+from determinism.lint.run import LintedCandidates, predicted_findings
 from determinism.trace.opening import open_trace
 from determinism.trace.process import Trace
 from determinism.trace.schema import Frame
@@ -135,7 +135,7 @@ def test_each_file_is_read_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_certainly_differs_is_known_before_any_run(text: str, rules: list[str], tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(text)
-    assert [finding.rule for finding in foreseen(script, has_fixed_hashes=False, is_seeded=False)] == rules
+    assert [finding.rule for finding in predicted_findings(script, has_fixed_hashes=False, is_seeded=False)] == rules
 
 
 def test_what_is_settled_from_outside_is_not_foreseen(tmp_path: Path) -> None:
@@ -145,7 +145,9 @@ def test_what_is_settled_from_outside_is_not_foreseen(tmp_path: Path) -> None:
     )
 
     def found(**settled: bool) -> list[str]:
-        return [one.rule for one in foreseen(script, **{"has_fixed_hashes": False, "is_seeded": False, **settled})]
+        return [
+            one.rule for one in predicted_findings(script, **{"has_fixed_hashes": False, "is_seeded": False, **settled})
+        ]
 
     assert found() == ["seed-missing-torch", "hash-order", "generator-unseeded"]
     assert found(has_fixed_hashes=True) == ["seed-missing-torch", "generator-unseeded"]

@@ -11,7 +11,7 @@ import pytest
 
 from determinism.errors import UsageError
 from determinism.knowledge.query import status
-from determinism.report.status import Cell, answers_text, in_columns, list_text, paragraph, status_document, styled
+from determinism.report.status import Cell, in_columns, list_text, op_status_text, paragraph, status_document, styled
 
 
 def cells(*texts: str) -> list[Cell]:
@@ -52,7 +52,7 @@ def test_paragraphs_have_a_margin() -> None:
 @pytest.mark.parametrize("width", [60, 140])
 def test_an_answer_says_all(width: int) -> None:
     answers = status("torch.nn.functional.interpolate", framework="torch", version="2.13", device="cuda")
-    text = answers_text(answers, [], width, colors=False)
+    text = op_status_text(answers, [], width, colors=False)
     words = " ".join(text.split())
 
     assert text.startswith("torch.nn.functional.interpolate  PyTorch 2.13\n")
@@ -65,19 +65,19 @@ def test_an_answer_says_all(width: int) -> None:
 
 def test_what_is_missing_is_said() -> None:
     answers = status("torch.median", framework="torch", version="1.7", device="cuda")
-    text = " ".join(answers_text(answers, [], 100, colors=False).split())
+    text = " ".join(op_status_text(answers, [], 100, colors=False).split())
     assert "Nothing is known about it for this query, which does not mean that it is deterministic." in text
     assert "Something is known for the versions >=1.8" in text
 
 
 def test_a_version_that_was_not_looked_at_is_told() -> None:
-    text = answers_text(status("torch.histc", version="2.99"), [], 100, colors=False)
+    text = op_status_text(status("torch.histc", version="2.99"), [], 100, colors=False)
     assert "Only 1.7 to 2.15 were examined;" in text
 
 
 def test_what_is_not_installed_is_named() -> None:
     text = " ".join(
-        answers_text(status("torch.histc", version="2.13"), ["tf.one (tensorflow)"], 100, colors=False).split()
+        op_status_text(status("torch.histc", version="2.13"), ["tf.one (tensorflow)"], 100, colors=False).split()
     )
     assert "Not installed, so not shown: tf.one (tensorflow)." in text
 

@@ -13,7 +13,7 @@ from determinism.comparison.result import Comparison, Missing, Recorded, ResumeF
 from determinism.diagnose.checkpoints import PARTS, fix
 from determinism.report.document import document
 from determinism.report.story import missing_entries
-from determinism.resume.compare import when_it_departs
+from determinism.resume.compare import order_of_divergence
 from determinism.resume.launch import (
     MOMENTS,
     after_trials,
@@ -130,6 +130,6 @@ def test_of_what_departs_in_one_step_the_way_forward_comes_first() -> None:
         )
         for step, phase, key in steps
     ]
-    ordered = sorted(cast("list[ResumedProcess]", found), key=when_it_departs)
+    ordered = sorted(cast("list[ResumedProcess]", found), key=order_of_divergence)
 
     assert [process.full.key for process in ordered] == ["main.rank-2", "main.rank-1", "main.rank-0"]

@@ -9,7 +9,7 @@ import pytest
 
 from determinism.launch.interpreter import BOOTSTRAP_FOLDER
 from determinism.launch.notes import RUN_VARIABLE as VARIABLE_OF_NOTES
-from determinism.launch.notes import is_asked_for
+from determinism.launch.notes import is_requested
 from determinism.launch.program import child_environment
 from determinism.run_spec import (
     EARLIER_RUNS_VARIABLE,
@@ -64,14 +64,14 @@ def test_each_part_travels_alone(tmp_path: Path, part: str, monkeypatch: pytest.
     alone = RunSpec(tmp_path) if part == "recording" else RunSpec(**{part: getattr(spec, part)})
     monkeypatch.setenv(RUN_VARIABLE, alone.added_to({})[RUN_VARIABLE])
     assert RunSpec.from_environment(os.environ) == alone
-    asked_for = [name for name in ("recording", "enabling", "factors", "probes") if is_asked_for(name)]
+    asked_for = [name for name in ("recording", "enabling", "factors", "probes") if is_requested(name)]
     assert asked_for == [part]
 
 
 def test_words_of_the_program_do_not_look_like_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = RunSpec(tmp_path / '"probes": {', capture={"op": '"enabling": {'})
     monkeypatch.setenv(RUN_VARIABLE, spec.added_to({})[RUN_VARIABLE])
-    assert [name for name in ("recording", "enabling", "probes") if is_asked_for(name)] == ["recording"]
+    assert [name for name in ("recording", "enabling", "probes") if is_requested(name)] == ["recording"]
     assert VARIABLE_OF_NOTES == RUN_VARIABLE
 
 

@@ -116,7 +116,7 @@ def test_what_is_not_needed_is_left(condition: str, monkeypatch: pytest.MonkeyPa
 def test_a_flag_that_xla_does_not_know_is_never_set(monkeypatch: pytest.MonkeyPatch) -> None:
     fact = a_fact(group="jax", name="--xla_gone", kind="flag", value="true")
     monkeypatch.delenv("XLA_FLAGS", raising=False)
-    monkeypatch.setattr(enable, "xla_knows", lambda flag: False)
+    monkeypatch.setattr(enable, "xla_accepts", lambda flag: False)
 
     assert make(fact, "0.10.2", Request()).setting.effect is Effect.ABSENT
     assert "XLA_FLAGS" not in os.environ
@@ -125,7 +125,7 @@ def test_a_flag_that_xla_does_not_know_is_never_set(monkeypatch: pytest.MonkeyPa
 def test_a_flag_is_added_to_those_that_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
     fact = a_fact(group="jax", name="--xla_some", kind="flag", value="true")
     monkeypatch.setenv("XLA_FLAGS", "--xla_other=1")
-    monkeypatch.setattr(enable, "xla_knows", lambda flag: True)
+    monkeypatch.setattr(enable, "xla_accepts", lambda flag: True)
     change = make(fact, "0.10.2", Request())
 
     assert os.environ["XLA_FLAGS"] == "--xla_other=1 --xla_some=true"

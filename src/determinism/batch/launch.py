@@ -15,7 +15,7 @@ from determinism.launch.interpreter import check_interpreter
 from determinism.launch.io import OutputFolder, StandardInput
 from determinism.launch.program import Announce, Interrupted, ProgramExit, unannounced
 from determinism.launch.record import RunResult, Unfinished, record_program, require_recorded
-from determinism.launch.runs import broken_off, may_run_further, without_traces
+from determinism.launch.runs import end_search_early, may_run_further, without_traces
 from determinism.run_spec import RunSpec
 from determinism.trace.opening import open_trace
 from determinism.trace.process import Trace
@@ -160,7 +160,7 @@ class BatchCheck:
         try:
             search.run()
         except (Interrupted, KeyboardInterrupt) as interrupt:
-            comparison, self.interrupt_status = broken_off(search.comparison, interrupt, self.warn)
+            comparison, self.interrupt_status = end_search_early(search.comparison, interrupt, self.warn)
             return comparison
         return search.comparison
 

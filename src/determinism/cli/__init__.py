@@ -17,7 +17,7 @@ from determinism.errors import legible
 from determinism.types import __version__
 
 
-class _NobodyReads(Exception):
+class _OutputClosed(Exception):
     """The reader of the output is gone, for which click would exit with the status of a difference."""
 
 
@@ -46,7 +46,7 @@ class _Command(click.Group):
         try:
             return super().invoke(context)
         except BrokenPipeError as error:
-            raise _NobodyReads from error
+            raise _OutputClosed from error
 
 
 def command_of(parts: Sequence[click.Command]) -> click.Group:
@@ -71,10 +71,10 @@ def run_command(command: click.Group) -> NoReturn:
         status = _run(command)
         if sys.stdout is not None:
             sys.stdout.flush()
-    except (OSError, _NobodyReads) as error:
+    except (OSError, _OutputClosed) as error:
         # The output no longer has a reader, or its disk is full.
         _silence(sys.stdout, 1)
-        if not isinstance(error, BrokenPipeError | _NobodyReads):
+        if not isinstance(error, BrokenPipeError | _OutputClosed):
             from determinism.cli.ending import say
 
             say(f"The report cannot be printed ({error}). Give --json FILE to keep it.")

@@ -22,7 +22,7 @@ import click
 from determinism.cli.options import Reports, defect
 from determinism.comparison.result import Comparison, Recorded, RunSummary, Trouble
 from determinism.errors import DeterminismError, LaunchError, legible
-from determinism.launch.io import ends_within_line
+from determinism.launch.io import ends_mid_line
 from determinism.launch.program import INTERRUPTED, Interrupted, ProgressCallback
 from determinism.report.entries import path_text
 from determinism.types import Verdict
@@ -434,7 +434,7 @@ class ProgressLine:
         if self._may_run_into_output:
             self._may_run_into_output = False
             is_on_terminal = self._is_terminal and sys.stdout is not None and sys.stdout.isatty()
-            if not is_on_terminal and ends_within_line():
+            if not is_on_terminal and ends_mid_line():
                 click.echo()
 
     def _show_reading(self) -> None:

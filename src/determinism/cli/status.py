@@ -74,7 +74,7 @@ def status(
 
         click.echo(status_document(answers))
         return
-    from determinism.report.status import answers_text, list_text
+    from determinism.report.status import list_text, op_status_text
 
     is_terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_terminal else _WIDTH_OF_A_FILE
@@ -83,7 +83,7 @@ def status(
         click.echo(list_text(answers, width, colors))
         return
     others = [] if framework or version else not_installed(*ops)
-    click.echo(answers_text(answers, others, width, colors))
+    click.echo(op_status_text(answers, others, width, colors))
 
 
 def _refuse(error: DeterminismError, as_json: bool) -> NoReturn:

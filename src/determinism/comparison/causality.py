@@ -21,11 +21,11 @@ from determinism.comparison.kind import (
     dead_difference,
     line_of,
     writes_shared_memory,
-    wrote_otherwise,
-    yields_other_batch,
+    wrote_other_values,
+    yields_batches_in_other_order,
 )
 from determinism.comparison.processes import ProcessComparison
-from determinism.comparison.records import NOTHING, DigestSearch, Received, gives_unwritten
+from determinism.comparison.records import NOTHING, DigestSearch, Received, shares_unwritten_memory
 from determinism.trace.process import ProcessTrace
 from determinism.trace.schema import Frame
 from determinism.types import Kind, Role, Stream
@@ -97,7 +97,7 @@ class Senders:
         senders += [
             found
             for found in self.found
-            if not found.received.by_shared_memory and found.result.traces and wrote_otherwise(*found.result.traces)
+            if not found.received.by_shared_memory and found.result.traces and wrote_other_values(*found.result.traces)
         ]
         others = [sender for sender in senders if sender.result.part_of not in passed]
         return min(others, key=lambda sender: place(sender), default=None)
@@ -258,7 +258,7 @@ _BATCH = "determinism::batch"
 _HAVE_NO_STEPS = (Stream.WORKER, Stream.POOL)
 
 
-class Explained:
+class OriginTracer:
     """Follows the divergences of all streams back to their origins."""
 
     def __init__(
@@ -322,9 +322,9 @@ class Explained:
             return None
         assert own.traces is not None
         if found.divergence.op == _BATCH:
-            is_other = yields_other_batch(found.received, own.traces, self._search)
+            is_other = yields_batches_in_other_order(found.received, own.traces, self._search)
             return found._replace(divergence=as_other_batch(found.divergence)) if is_other else None
-        told = Threads(self._others(own), self._search).told_apart(found.divergence, found.received)
+        told = Threads(self._others(own), self._search).distinguished(found.divergence, found.received)
         return None if told is None else found._replace(divergence=told)
 
     def _raced_for_memory(self, found: Found) -> Found:
@@ -357,7 +357,9 @@ class Explained:
             if result.sent is not None and result.sent.step <= exchanged.step:
                 return found
         if not self._is_whole() or any(
-            gives_unwritten(result.traces[0], exchanged.step) for result in processes if result.traces is not None
+            shares_unwritten_memory(result.traces[0], exchanged.step)
+            for result in processes
+            if result.traces is not None
         ):
             return found
         return found._replace(divergence=exchanged)

@@ -180,7 +180,7 @@ class Flags:
         return Flags(*(spread(getattr(self, aspect.name)) for aspect in fields(self)))
 
 
-def ragged_differs(lists: RunPair[Children], rows: RunPair[Array], columns: Iterable[tuple[Array, Array]]) -> Array:
+def lists_differ(lists: RunPair[Children], rows: RunPair[Array], columns: Iterable[tuple[Array, Array]]) -> Array:
     """For each pair of rows, whether the list entries differ in number or in any of the given columns."""
     counts, other = (entries.counts[of_side] for entries, of_side in zip(lists, rows, strict=True))
     differs = counts != other
@@ -224,7 +224,7 @@ def compare_rows(
         return RunPair(*(chunk.children[group].columns[name] for chunk in chunks))
 
     def differ(group: str, *columns: RunPair[Array]) -> Array:
-        return ragged_differs(RunPair(*(chunk.children[group] for chunk in chunks)), rows, columns)
+        return lists_differ(RunPair(*(chunk.children[group] for chunk in chunks)), rows, columns)
 
     arguments = (
         numbers[chunk.columns["arguments"][of_side]]
@@ -244,7 +244,7 @@ def compare_rows(
 def generators_differ(chunks: RunPair[Chunk], rows: RunPair[Array]) -> Array:
     """For each pair of rows, whether a generator was in a different state."""
     states = RunPair(*(chunk.children["generators"] for chunk in chunks))
-    return ragged_differs(states, rows, [RunPair(*(entries.columns["digest"] for entries in states))])
+    return lists_differ(states, rows, [RunPair(*(entries.columns["digest"] for entries in states))])
 
 
 def outputs_differ(chunks: RunPair[Chunk], pairing: Pairing, canonical: Canonical) -> Array:
@@ -265,7 +265,7 @@ def outputs_differ(chunks: RunPair[Chunk], pairing: Pairing, canonical: Canonica
 def _outputs_differ(chunks: RunPair[Chunk], rows: RunPair[Array], canonical: Canonical) -> Array:
     outputs = RunPair(*(chunk.children["outputs"] for chunk in chunks))
     layouts = (numbers[of.columns["layout"]] for numbers, of in zip(canonical.layouts, outputs, strict=True))
-    return ragged_differs(
+    return lists_differ(
         outputs, rows, [RunPair(*layouts), RunPair(*(entries.columns["digest"] for entries in outputs))]
     )
 
@@ -278,7 +278,7 @@ def _digests_differ(chunks: RunPair[Chunk], rows: RunPair[Array]) -> Array:
     """
     lists = RunPair(*(chunk.children["input_digests"] for chunk in chunks))
     columns = [RunPair(*(entries.columns[name] for entries in lists)) for name in ("position", "digest")]
-    differs = ragged_differs(lists, rows, columns)
+    differs = lists_differ(lists, rows, columns)
     for at in np.flatnonzero(differs):
         mine, other = (held_by_position(entries, of_side[at]) for entries, of_side in zip(lists, rows, strict=True))
         differs[at] = any(mine[position] != other[position] for position in mine.keys() & other.keys())

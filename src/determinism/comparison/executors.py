@@ -166,7 +166,7 @@ def pairs_over(
         with _dask_client(scheduler) as client:
             workers = max(1, len(client.scheduler_info(n_workers=-1)["workers"]))
             yield PairsOverExecutor(
-                lambda: _Lent(client.get_executor(pure=False, retries=MOST_ATTEMPTS)), workers, warn
+                lambda: _BorrowedExecutor(client.get_executor(pure=False, retries=MOST_ATTEMPTS)), workers, warn
             )
         return
     if jobs == 1:
@@ -179,7 +179,7 @@ def pairs_over(
     yield PairsOverExecutor(lambda: ProcessPoolExecutor(jobs, get_context("spawn")), jobs, warn)
 
 
-class _Lent(Executor):
+class _BorrowedExecutor(Executor):
     """An executor that is not shut down with the block that uses it."""
 
     def __init__(self, executor: Any) -> None:

@@ -219,7 +219,7 @@ def unordered(first: Trace, second: Trace) -> Sequence[Streams]:
     return [found[key] for key in sorted(found)]
 
 
-def sharing_work(first: Trace, second: Trace) -> Sequence[Streams]:
+def streams_sharing_work(first: Trace, second: Trace) -> Sequence[Streams]:
     """Return child processes that may share work, such as those that take tasks from one queue, as if they were a pool.
 
     They are the processes that `multiprocessing` merely numbers, if both runs have the same number and more than one.

@@ -24,11 +24,11 @@ from determinism.comparison.records import (
     Origins,
     Pair,
     Root,
-    come_near,
     differing_reads,
     entry_of,
     leaves_uncovered,
     overlap,
+    spans_overlap,
 )
 from determinism.op_semantics import OpSemantics
 from determinism.trace.process import ProcessTrace
@@ -197,7 +197,7 @@ def _left(taint: Taint, written: Layout | None, *, keeps: bool) -> Taint | None:
     """
     if written is None or taint.layout is None or keeps or len(taint.covers) >= _MOST_COVERS:
         return taint
-    if not come_near(taint.layout, written):
+    if not spans_overlap(taint.layout, written):
         return taint
     covers = (*taint.covers, written)
     return taint._replace(covers=covers) if leaves_uncovered(taint.layout, list(covers)) else None

@@ -438,7 +438,7 @@ def writes_shared_memory(process: ProcessTrace) -> bool:
     return next(_shared_writes(process), None) is not None
 
 
-def wrote_otherwise(first: ProcessTrace, second: ProcessTrace) -> bool:
+def wrote_other_values(first: ProcessTrace, second: ProcessTrace) -> bool:
     """Whether a process wrote different values into shared memory in the two runs."""
     return any(mine != other for mine, other in zip_longest(_shared_writes(first), _shared_writes(second)))
 
@@ -596,7 +596,7 @@ class Threads:
         """Whether one of them made a value in a run."""
         return any(self._search.has_made(traces[run], digest) for traces in self._streams)
 
-    def told_apart(self, divergence: Divergence, received: Received) -> Divergence | None:
+    def distinguished(self, divergence: Divergence, received: Received) -> Divergence | None:
         """Explain a divergence where each run received a different one of two values that both runs made; None if they did not.
 
         If the tensor is changed in place, it was read at a different moment. If it is never changed, a different tensor was
@@ -632,7 +632,9 @@ class Threads:
         return not any(self._search.has_taken(traces[0], new) for traces in self._streams for new in made - values)
 
 
-def yields_other_batch(received: Received, own: tuple[ProcessTrace, ProcessTrace], search: DigestSearch) -> bool:
+def yields_batches_in_other_order(
+    received: Received, own: tuple[ProcessTrace, ProcessTrace], search: DigestSearch
+) -> bool:
     """Whether a batch differs only because both runs yield the same batches in a different order."""
     return any(search.has_made(own[1], mine) and search.has_made(own[0], other) for mine, other in received.pairs)
 

@@ -120,7 +120,7 @@ def _positions(rows: Array, count: int) -> Array:
 _LOOKS = (Role.ESCAPE, Role.CHECKPOINT)
 
 
-def looks_elsewhere(group: Group, crossing: Array) -> Array:
+def only_reads_elsewhere(group: Group, crossing: Array) -> Array:
     """Find pairs that are in a different order, read different records, and whose results only such looks receive.
 
     The n-th log line of one run is not the n-th of the other if it came at a different moment. Values that are used
@@ -337,7 +337,7 @@ class Lockstep:
                 pairing = again
                 trial = self._compare(first, second, pairing, self.translation.copy())
             crossing = crosses(pairing)
-            if crossing.any() and (apart := looks_elsewhere(trial, crossing)).any():
+            if crossing.any() and (apart := only_reads_elsewhere(trial, crossing)).any():
                 nothing = np.zeros(0, dtype=np.int64)
                 pairing = repaired(pairing, apart, nothing, nothing)
         return self._compare(first, second, pairing, self.translation)

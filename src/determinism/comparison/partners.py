@@ -17,8 +17,8 @@ from determinism.comparison.columns import (
     RunPair,
     compare_rows,
     join,
+    lists_differ,
     producers,
-    ragged_differs,
     repaired,
 )
 from determinism.comparison.fingerprints import (
@@ -41,7 +41,7 @@ from determinism.types import Access
 Sides = tuple[JoinedStreams, JoinedStreams]
 
 
-class Rung(NamedTuple):
+class PairingRule(NamedTuple):
     """One rule for pairing the records that earlier rules left unpaired."""
 
     equal: tuple[str, ...]
@@ -51,18 +51,18 @@ class Rung(NamedTuple):
 
 
 RUNGS = (
-    Rung(("task",), "equal work on equal inputs, whichever stream was free to do it"),
-    Rung(("inputs", "stream"), "equal inputs and different arguments: the arguments are the difference"),
-    Rung(("inputs",), "the same in another stream"),
-    Rung(
+    PairingRule(("task",), "equal work on equal inputs, whichever stream was free to do it"),
+    PairingRule(("inputs", "stream"), "equal inputs and different arguments: the arguments are the difference"),
+    PairingRule(("inputs",), "the same in another stream"),
+    PairingRule(
         ("given", "arguments", "stream"),
         "inputs made within the stream may carry a difference; those from outside identify the work",
     ),
-    Rung(("given", "arguments"), "the same in another stream"),
-    Rung(("arguments", "stream"), "only their arguments identify them: paired by the order within the stream"),
-    Rung(("stream",), "the same with different arguments"),
-    Rung(("arguments",), "the stream that did it has another name, or more of this work, in the other run"),
-    Rung((), "the same op at the same place"),
+    PairingRule(("given", "arguments"), "the same in another stream"),
+    PairingRule(("arguments", "stream"), "only their arguments identify them: paired by the order within the stream"),
+    PairingRule(("stream",), "the same with different arguments"),
+    PairingRule(("arguments",), "the stream that did it has another name, or more of this work, in the other run"),
+    PairingRule((), "the same op at the same place"),
 )
 """From most in common to least: pairs made by a later rung would hide what an earlier one shows."""
 
@@ -277,7 +277,7 @@ def _flags(
     flags = compare_rows(chunks, rows, canonical, contents)
     inputs = RunPair(*(chunk.children["inputs"] for chunk in chunks))
     accesses = RunPair(*(entries.columns["access"] for entries in inputs))
-    edges = ragged_differs(inputs, rows, [contents, accesses, views])
+    edges = lists_differ(inputs, rows, [contents, accesses, views])
     return replace(flags, edges=edges).spread(pairs, len(pairing.first))
 
 

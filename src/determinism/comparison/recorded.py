@@ -14,7 +14,7 @@ from determinism.comparison.divergence import Divergence
 from determinism.comparison.fingerprints import stream_of
 from determinism.comparison.processes import ProcessPair
 from determinism.comparison.result import BlindSpot, Comparison, Narrowing, Recorded, RunSummary, Trouble
-from determinism.environment import EnvironmentDifference, weight_of
+from determinism.environment import EnvironmentDifference, fact_sort_key
 from determinism.errors import UsageError
 from determinism.op_semantics import Op, OpSemantics
 from determinism.trace.ledger import LedgerParting, earliest, first_parting, has_ledger, read_ledger
@@ -253,7 +253,9 @@ def environment_differences(one: Trace, other: Trace) -> list[EnvironmentDiffere
         for name in first.keys() | second.keys()
         if first.get(name) != second.get(name) and (name.startswith(_MAY_LACK) or (name in first and name in second))
     ]
-    return [(name, first.get(name, "not set"), second.get(name, "not set")) for name in sorted(names, key=weight_of)]
+    return [
+        (name, first.get(name, "not set"), second.get(name, "not set")) for name in sorted(names, key=fact_sort_key)
+    ]
 
 
 def facts_of(trace: Trace) -> dict[str, str]:
@@ -411,7 +413,7 @@ def parted_before(comparison: Comparison, parting: LedgerParting, pairs: Sequenc
     return replace(comparison, verdict=Verdict.DIFFERENT, first_divergence=divergence, narrowing=narrowing)
 
 
-def is_apart(pair: ProcessPair) -> bool:
+def has_no_common_step(pair: ProcessPair) -> bool:
     """Whether one run has no records of any step for which the other still has all.
 
     Args:
@@ -444,7 +446,7 @@ def troubles(pairs: Sequence[ProcessPair]) -> Iterator[Trouble]:
                 f"The records of steps before {step:,} of process {pair[0].key} {why}, and no ledger says whether they were equal. "
                 f"What is left is equal. {remedy}.",
             )
-        elif is_apart(from_common_step(pair)):
+        elif has_no_common_step(from_common_step(pair)):
             yield Trouble(
                 "steps-apart",
                 f"One run has records of process {pair[0].key} only from step {step:,} on"

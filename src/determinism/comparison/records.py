@@ -315,7 +315,7 @@ def _bounds(layout: Layout) -> tuple[int, int]:
     return layout.offset * width, (last + 1) * width
 
 
-def come_near(first: Layout, second: Layout) -> bool:
+def spans_overlap(first: Layout, second: Layout) -> bool:
     """Whether the byte ranges of two views of one storage intersect."""
     (low, high), (other_low, other_high) = _bounds(first), _bounds(second)
     return low < other_high and other_low < high
@@ -331,10 +331,10 @@ def overlap(first: Layout | None, second: Layout | None, covers: tuple[Layout, .
     """Whether two views of one storage share an element that no cover hides; True where that is unknown."""
     if first is None or second is None or not (first.is_view and second.is_view):
         return True
-    if not come_near(first, second):
+    if not spans_overlap(first, second):
         return False
     high, other_high = _bounds(first)[1], _bounds(second)[1]
-    covers = tuple(cover for cover in covers if come_near(cover, first) and come_near(cover, second))
+    covers = tuple(cover for cover in covers if spans_overlap(cover, first) and spans_overlap(cover, second))
     if not covers and _is_dense(first) and _is_dense(second):
         return True
     length = max(high, other_high, *(_bounds(cover)[1] for cover in covers)) if covers else max(high, other_high)
@@ -350,7 +350,7 @@ def leaves_uncovered(view: Layout | None, covers: list[Layout]) -> bool:
     """Whether a view has elements that none of the others covers; False where that is unknown."""
     if view is None or not view.is_view or any(covers_storage(cover) for cover in covers):
         return False
-    covers = [cover for cover in covers if come_near(cover, view)]
+    covers = [cover for cover in covers if spans_overlap(cover, view)]
     if not covers:
         return view.elements > 0
     length = max([_bounds(view)[1], *(_bounds(cover)[1] for cover in covers)])
@@ -462,7 +462,7 @@ class Origins:
         return None
 
 
-def gives_unwritten(process: ProcessTrace, last: int) -> bool:
+def shares_unwritten_memory(process: ProcessTrace, last: int) -> bool:
     """Whether a process sent other processes memory that had never been written.
 
     Args:

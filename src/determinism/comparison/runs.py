@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from determinism.comparison.causality import Explained, Found
+from determinism.comparison.causality import Found, OriginTracer
 from determinism.comparison.columns import StepCounts
 from determinism.comparison.divergence import MOST_ENTRIES, Divergence, Loss, StepHistory
-from determinism.comparison.fingerprints import Streams, ordered, sharing_work, unordered
+from determinism.comparison.fingerprints import Streams, ordered, streams_sharing_work, unordered
 from determinism.comparison.ordered import compare_processes, up_to_common_step
 from determinism.comparison.partners import pair_siblings
 from determinism.comparison.processes import ComparePairs, ProcessComparison, ProcessPair, compare_none
@@ -23,7 +23,7 @@ from determinism.comparison.recorded import (
     environment_differences,
     facts_of,
     from_common_step,
-    is_apart,
+    has_no_common_step,
     ledgers_part,
     missing_ranks,
     num_records,
@@ -376,10 +376,10 @@ def _compare_pair(
         )
         return compare_unordered(streams, around)
 
-    for streams in sharing_work(first, second):
+    for streams in streams_sharing_work(first, second):
         results = _as_shared(results, streams, as_multiset)
     results += map(as_multiset, unordered(first, second))
-    explained = Explained(results, search, lambda: all(map(_is_whole, (first, second))))
+    explained = OriginTracer(results, search, lambda: all(map(_is_whole, (first, second))))
     ways = explained.ways()
     count, dead = explained.dead(ways)
     comparison = replace(
@@ -433,7 +433,7 @@ def _is_whole(trace: Trace) -> bool:
 
 
 def _compared_here(pair: ProcessPair, traces: Sequence[Trace]) -> ProcessComparison:
-    if is_apart(pair):
+    if has_no_common_step(pair):
         return ProcessComparison(pair[0].key)
     compared = compare_as_far_as_recorded(*pair, traces)
     if compared.divergence is None:

@@ -382,7 +382,7 @@ def _assigned_in(text: ProgramText, scope: ast.AST, name: str) -> list[ast.expr]
     return []
 
 
-def keeps_other_parts(change: CodeChange) -> bool:
+def keeps_other_seed_parts(change: CodeChange) -> bool:
     """Whether a changed seed is still computed from more than the constant, such as the rank of a process."""
     try:
         tree = ast.parse(textwrap.dedent(change.code))

@@ -218,7 +218,7 @@ class Hypothesis:
         return self.cause == "seed-varies" and self.source is not None and self.source.source != "seed-value"
 
 
-def are_of_one_stretch(first: Hypothesis, second: Hypothesis) -> bool:
+def are_tried_together(first: Hypothesis, second: Hypothesis) -> bool:
     """Whether two hypotheses about sources of the program are first tried together, where there are many."""
     if first.source is None or second.source is None:
         return False
@@ -371,7 +371,7 @@ class Trial:
     def shows(self, divergence: Divergence) -> bool:
         """Whether a divergence recurs, as the first or in another process or stream: which comes first may depend on timing."""
         first = () if self.divergence is None else (self.divergence,)
-        return any(is_alike(one, divergence) for one in (*first, *self.others))
+        return any(is_same_place(one, divergence) for one in (*first, *self.others))
 
     def removes(self, divergence: Divergence) -> bool:
         """Whether a divergence is gone: the runs are equal, or diverge only later or in another process."""
@@ -498,7 +498,7 @@ def is_later(one: Divergence, other: Divergence) -> bool:
     """Whether a divergence is later in the program than another, as far as is known."""
     if one.process != other.process or one.stream is not None or other.stream is not None:
         return one.step > other.step
-    return (one.step, one.record) > (other.step, other.record) and not is_alike(one, other)
+    return (one.step, one.record) > (other.step, other.record) and not is_same_place(one, other)
 
 
 def is_same_line(one: Divergence, other: Divergence) -> bool:
@@ -506,7 +506,7 @@ def is_same_line(one: Divergence, other: Divergence) -> bool:
     return _identity(one)[1:] == _identity(other)[1:]
 
 
-def is_alike(one: Divergence, other: Divergence) -> bool:
+def is_same_place(one: Divergence, other: Divergence) -> bool:
     """Whether two divergences are at the same point of the program."""
     return one.process == other.process and _identity(one) == _identity(other)
 

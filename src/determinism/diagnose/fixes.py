@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path, PurePath
 
 from determinism.comparison.divergence import Fix
-from determinism.diagnose.code_changes import code_fix, keeps_other_parts, possible_uses, seed_chosen_by
+from determinism.diagnose.code_changes import code_fix, keeps_other_seed_parts, possible_uses, seed_chosen_by
 from determinism.diagnose.experiments import Hypothesis, Intervention, Trial, causes
 from determinism.diagnose.program_flow import MADE_SEEDS
 from determinism.diagnose.program_text import keyword_of, last_name, lines_at_start, seeded_again, unified_diff
@@ -194,7 +194,7 @@ _ONCE = "create it once, or seed it with the step"
 def _apart(hypothesis: Hypothesis, change: CodeChange, started: Path | None) -> str | None:
     """Warn that equal runs are not enough for processes that should draw different numbers from each other."""
     source = hypothesis.source
-    if source is None or keeps_other_parts(change):
+    if source is None or keeps_other_seed_parts(change):
         return None
     if source.source in _SEEDED and source.apart < 2 and _has_loader_workers(change, started):
         # A forked worker does not run the line again: it inherits a copy of the generator.

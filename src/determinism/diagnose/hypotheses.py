@@ -192,7 +192,7 @@ _SHIFTED = "shifted clock"
 _MOST_LINES = 6
 
 
-def deciding_looks(
+def deciding_inspections(
     one: Hypothesis,
     sources: Sequence[Source],
     held: Intervention,
@@ -393,7 +393,7 @@ def _is_made_of(divergence: Divergence, source: Source) -> bool:
     )
 
 
-def told_by_kind(divergence: Divergence) -> list[Hypothesis]:
+def hypotheses_of_kind(divergence: Divergence) -> list[Hypothesis]:
     """Return what the kind of a divergence alone says about its cause, where no experiment could show one."""
     evidence = _evidence(divergence)
     if divergence.received_at is not None:
@@ -705,7 +705,7 @@ def _by_itself(divergence: Divergence, has_threads: bool) -> list[Hypothesis]:
     if divergence.kind is Kind.MUTATION and divergence.saved_at is None and is_by_threads:
         return [Hypothesis("thread-race", Intervention.fix("thread-schedule"), sites_of(divergence))]
     if divergence.kind in (Kind.UNINITIALIZED, Kind.MUTATION) or divergence.received_at is not None:
-        return told_by_kind(divergence)
+        return hypotheses_of_kind(divergence)
     return []
 
 

@@ -19,7 +19,7 @@ from determinism.diagnose.experiments import (
     Intervention,
     Rate,
     Trial,
-    are_of_one_stretch,
+    are_tried_together,
     causes,
     entropy_named,
     is_never_seeded,
@@ -32,14 +32,14 @@ from determinism.diagnose.hypotheses import (
     CLOCK,
     KERNEL_LIMIT,
     VARYING_OPS,
-    deciding_looks,
+    deciding_inspections,
     hypotheses,
+    hypotheses_of_kind,
     is_same,
     is_used_at,
     is_varying_kernel,
     may_vary_alone,
     open_status,
-    told_by_kind,
     varies_alone,
     with_likely_lines,
 )
@@ -198,7 +198,7 @@ class Investigation:
         """Find the causes of a divergence; return the next one, or None if there is none or this one was not explained."""
         self._unexplained = divergence
         if is_varying_kernel(divergence):
-            self._found += [_Found(one, [], Status.CONFIRMED) for one in told_by_kind(divergence)]
+            self._found += [_Found(one, [], Status.CONFIRMED) for one in hypotheses_of_kind(divergence)]
             self._limit, self._unexplained = KERNEL_LIMIT, None
             return None
         if self._found:
@@ -434,7 +434,7 @@ class Investigation:
                     return self._minimal([], pointed, divergence, is_tested=True)
             stretch = [rest.pop(0)]
             is_named = stretch[0] in named
-            while rest and (rest[0] in named) is is_named and are_of_one_stretch(stretch[0], rest[0]):
+            while rest and (rest[0] in named) is is_named and are_tried_together(stretch[0], rest[0]):
                 stretch.append(rest.pop(0))
             if len(stretch) <= _FEW:
                 for hypothesis in stretch:
@@ -652,7 +652,7 @@ class Investigation:
     def _deciding(self, hypothesis: Hypothesis, removed: Sequence[Hypothesis], sources: Sequence[Source]) -> Hypothesis:
         try:
             held = self._trial(removed).intervention
-            return deciding_looks(
+            return deciding_inspections(
                 hypothesis,
                 sources,
                 held,
@@ -712,7 +712,7 @@ class Investigation:
 
     def _suppose(self, divergence: Divergence, sources: Sequence[Source]) -> None:
         """Add causes that something points to but no experiment showed, and untried outside sources."""
-        self._causes += [_cause(one, Status.LIKELY, []) for one in told_by_kind(divergence)]
+        self._causes += [_cause(one, Status.LIKELY, []) for one in hypotheses_of_kind(divergence)]
         for one in hypotheses(divergence, sources, leftovers=()):
             if status := open_status(one, divergence, self._is_tried):
                 self._causes.append(_cause(one, status, []))

@@ -188,7 +188,7 @@ def gives_numbers(node: ast.expr) -> bool:
     return isinstance(node, ast.GeneratorExp | ast.ListComp) and gives_numbers(node.elt)
 
 
-def counts_up(node: ast.AST) -> bool:
+def iterates_range(node: ast.AST) -> bool:
     """Whether the elements of a comprehension are taken from a range."""
     if not isinstance(node, ast.SetComp | ast.GeneratorExp | ast.ListComp) or not isinstance(node.elt, ast.Name):
         return False

@@ -21,11 +21,11 @@ from determinism.diagnose.parsed_module import (
     asks_at_random,
     assigned,
     bindings_of,
-    counts_up,
     given_back,
     given_to,
     gives_numbers,
     is_none,
+    iterates_range,
     last_part,
     own_expressions,
     parameters,
@@ -592,7 +592,7 @@ class Program:
         if isinstance(node, ast.Set):
             return any(not (isinstance(one, ast.Constant) and isinstance(one.value, int | float)) for one in node.elts)
         if isinstance(node, ast.SetComp):
-            return not (gives_numbers(node.elt) or counts_up(node))
+            return not (gives_numbers(node.elt) or iterates_range(node))
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitAnd | ast.BitOr | ast.Sub | ast.BitXor):
             sides = (node.left, node.right)
             # Subtracting from numbers, or intersecting with them, leaves numbers.
@@ -602,7 +602,7 @@ class Program:
             return any(self.is_set(module, side, depth + 1) or _is_call_of(side, "keys") for side in sides)
         if isinstance(node, ast.Call):
             if isinstance(node.func, ast.Name) and node.func.id in ("set", "frozenset"):
-                return not (node.args and (gives_numbers(node.args[0]) or counts_up(node.args[0])))
+                return not (node.args and (gives_numbers(node.args[0]) or iterates_range(node.args[0])))
             if isinstance(node.func, ast.Attribute) and node.func.attr in SET_METHODS:
                 return self.is_set(module, node.func.value, depth + 1)
         if isinstance(node, ast.Name):

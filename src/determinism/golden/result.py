@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from determinism.environment import EnvironmentDifference, weight_of
+from determinism.environment import EnvironmentDifference, fact_sort_key
 from determinism.errors import DifferenceError
 from determinism.golden.ledger import FINGERPRINTED, NO_VALUE, Ledger, ProcessLedger, generators_digest
 from determinism.report.entries import path_text, short_op
@@ -105,7 +105,7 @@ def _differing_tensors(golden: ProcessLedger, run: ProcessLedger, group: str) ->
 def _facts_apart(golden: Mapping[str, str], run: Mapping[str, str]) -> Sequence[EnvironmentDifference]:
     names = {*golden, *run}
     pairs = [(name, golden.get(name, NOT_RECORDED), run.get(name, NOT_RECORDED)) for name in names]
-    return sorted((pair for pair in pairs if pair[1] != pair[2]), key=lambda pair: weight_of(pair[0]))
+    return sorted((pair for pair in pairs if pair[1] != pair[2]), key=lambda pair: fact_sort_key(pair[0]))
 
 
 NOT_RECORDED = "absent"

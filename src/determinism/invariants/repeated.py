@@ -175,7 +175,7 @@ class _Reader:
         if first is None or not again.ops:
             return
         self._findings.compared[RECOMPUTATION] += 1
-        op = first_recomputed_otherwise(first.ops, again.ops)
+        op = first_recomputed_differently(first.ops, again.ops)
         if op is not None:
             self._report(RECOMPUTATION, again, op.record, self._frame(first.stack), "recomputation")
 
@@ -247,7 +247,7 @@ def _span_op(process: ProcessTrace, chunk: Chunk, row: int, began: int) -> SpanO
     return SpanOp(key, digests, OpSemantics.COPIES in semantics, entry.number)
 
 
-def first_recomputed_otherwise(first: Sequence[SpanOp], again: Sequence[SpanOp]) -> SpanOp | None:
+def first_recomputed_differently(first: Sequence[SpanOp], again: Sequence[SpanOp]) -> SpanOp | None:
     """Return the first op of a recomputation that had a different result in the first forward, or was not in it.
 
     A recomputation may end early. Selective checkpointing omits ops whose results were kept, and autocast may copy

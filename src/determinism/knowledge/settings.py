@@ -307,7 +307,7 @@ def condition_holds(condition: str) -> bool:
 
 
 @cache
-def xla_knows(flag: str) -> bool:
+def xla_accepts(flag: str) -> bool:
     """Whether every XLA that JAX may load here knows a flag; one that does not would end the process.
 
     A flag is registered under its name as a C string, between two zero bytes. Names of removed flags are still in the library,

@@ -61,15 +61,15 @@ from determinism.launch.runs import (
     CheckRequest,
     FreshCopy,
     RunSeries,
-    broken_off,
     changed_files,
+    end_search_early,
     may_run_further,
     open_stored_run,
     recorded_like,
     with_intervention,
     without_traces,
 )
-from determinism.lint.run import LintedCandidates, foreseen, timed_rules
+from determinism.lint.run import LintedCandidates, predicted_findings, timed_rules
 from determinism.run_spec import RunSpec
 from determinism.trace.files import make_private_folder
 from determinism.trace.opening import open_trace
@@ -208,7 +208,7 @@ class LaunchedExperiments(ExperimentRunner):
             assert comparison is not None
             trial = replace(
                 _result(intervention, traces, comparison),
-                entropy=asked_for_entropy(traces[0].folder),
+                entropy=entropy_readers(traces[0].folder),
                 seconds=round(time.monotonic() - began, 1),
                 steps=None if early is None else early.steps,
             )
@@ -297,23 +297,23 @@ class LaunchedExperiments(ExperimentRunner):
 
     def _copy_for(self, intervention: Intervention) -> FreshCopy | None:
         """Return the copy of the working directory that a run starts in; None for the directory itself."""
-        is_asked_for = intervention.fresh_copy or self._request.fresh_copy
+        is_requested = intervention.fresh_copy or self._request.fresh_copy
         omitted = frozenset() if self._start is None else self._start.omitted
-        if self._copy is None and (is_asked_for or omitted):
+        if self._copy is None and (is_requested or omitted):
             try:
                 copy = self._stack.enter_context(FreshCopy(Path.cwd(), self._output.path, omitted))
                 copy.check_size()
                 self._copy = copy
             except LaunchError:
-                if is_asked_for:
+                if is_requested:
                     raise
                 assert self._start is not None
                 self._start.give_up()
                 return None
-        return self._copy if is_asked_for or omitted else None
+        return self._copy if is_requested or omitted else None
 
 
-def asked_for_entropy(trace: Path) -> tuple[tuple[Frame, ...], ...]:
+def entropy_readers(trace: Path) -> tuple[tuple[Frame, ...], ...]:
     """Return the stacks that asked for random bytes in a run whose entropy was fixed, in order."""
     stacks: dict[tuple[Frame, ...], None] = {}
     for path in sorted(trace.glob(f"{ENTROPY_PREFIX}*.jsonl")):
@@ -464,7 +464,7 @@ def _search(
             search.run()
     except (DeterminismError, KeyboardInterrupt) as error:
         known = comparison if search is None else replace(comparison, diagnosis=search.diagnosis)
-        comparison, status = broken_off(known, error, warn)
+        comparison, status = end_search_early(known, error, warn)
         return comparison, status if isinstance(error, Interrupted | KeyboardInterrupt) else 0
     diagnosis = search.diagnosis if short is None else short.noted(search.diagnosis)
     return replace(comparison, diagnosis=diagnosis), 0
@@ -576,7 +576,7 @@ class Check:
         script, enabling = script_of(self.request.command), self.request.spec.enabling
         if script is None:
             return
-        found = foreseen(
+        found = predicted_findings(
             script,
             has_fixed_hashes=fixes_hashes(os.environ),
             is_seeded=enabling is not None and enabling.seed is not None,

@@ -8,7 +8,7 @@ import sys
 from determinism.errors import ending_as_before
 from determinism.frameworks.registry import RECORDERS, is_helper
 from determinism.import_hook import after_import
-from determinism.launch.notes import is_asked_for, note_not_recorded
+from determinism.launch.notes import is_requested, note_not_recorded
 from determinism.launch.reading import note_leftovers
 
 TYPE_CHECKING = False
@@ -31,7 +31,7 @@ def start(recorders: Mapping[str, str] = RECORDERS) -> None:
     Args:
         recorders: For each framework, the module that records it.
     """
-    if not is_asked_for("recording") or is_helper(sys.orig_argv):
+    if not is_requested("recording") or is_helper(sys.orig_argv):
         return
     _hide_own_frames_at_the_end()
     note_leftovers()

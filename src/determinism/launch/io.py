@@ -532,7 +532,7 @@ def is_unread(descriptor: int = _STANDARD_OUTPUT) -> bool:
         return False
 
 
-def ends_within_line() -> bool:
+def ends_mid_line() -> bool:
     """Whether standard output probably ends in the middle of a line, after runs that wrote to it or to a log."""
     try:
         output = os.fstat(_STANDARD_OUTPUT)

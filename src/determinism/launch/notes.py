@@ -35,7 +35,7 @@ def _words_of_process():
         return []
 
 
-def is_asked_for(part):
+def is_requested(part):
     # type: (str) -> bool
     """Whether the spec of the run requests a part: `recording`, `enabling`, `factors` or `probes`.
 

@@ -273,7 +273,9 @@ def _failed(original: Path, error: OSError) -> LaunchError:
 LONGEST_UNASKED = 60.0
 
 
-def broken_off(comparison: Comparison, error: BaseException, warn: Callable[[str], None]) -> tuple[Comparison, int]:
+def end_search_early(
+    comparison: Comparison, error: BaseException, warn: Callable[[str], None]
+) -> tuple[Comparison, int]:
     """Keep what is known when the search for causes ends early.
 
     Args:

@@ -395,7 +395,7 @@ _SAME = ({"hash-order", "address-order"},)
 """Causes that only an experiment can distinguish."""
 
 
-def foreseen(script: Path, *, has_fixed_hashes: bool, is_seeded: bool) -> list[Finding]:
+def predicted_findings(script: Path, *, has_fixed_hashes: bool, is_seeded: bool) -> list[Finding]:
     """Return what will make runs of a program differ, judging by its first file; excludes what only may do so.
 
     Args:

@@ -28,7 +28,7 @@ from determinism.launch.runs import (
     FreshCopy,
     RunningCheck,
     RunSeries,
-    broken_off,
+    end_search_early,
     open_stored_run,
     recorded_like,
     without_traces,
@@ -282,7 +282,7 @@ class NarrowCheck:
             comparison = self._of_ledgers(traces)
         if ended is not None:
             # Even without a window, it is known that the runs differ, and where.
-            comparison, status = broken_off(comparison, ended, self.warn)
+            comparison, status = end_search_early(comparison, ended, self.warn)
             self.interrupt_status = status if isinstance(ended, Interrupted | KeyboardInterrupt) else 0
         return replace(comparison, narrowing=self._narrowing(parting, self._windows))
 

@@ -169,7 +169,7 @@ def may_be_set(node: ast.expr) -> bool:
     return isinstance(node, MAYBE_SETS)
 
 
-def takes_apart(target: ast.expr) -> bool:
+def unpacks(target: ast.expr) -> bool:
     """Whether assigning to a target iterates the assigned value."""
     return isinstance(target, ast.Tuple | ast.List) or (
         isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Slice)
@@ -423,7 +423,7 @@ class _Rewriter(_Asking):
 
     def visit_Assign(self, node: ast.Assign) -> ast.Assign:
         self.generic_visit(node)
-        if any(takes_apart(target) for target in node.targets):
+        if any(unpacks(target) for target in node.targets):
             node.value = self._iterated(node.value)
         return node
 

@@ -25,7 +25,7 @@ from determinism.comparison.result import Comparison, FileChange, Missing, Parti
 from determinism.environment import Part, part_of
 from determinism.errors import UsageError
 from determinism.redaction import redacted, redacted_code
-from determinism.report.entries import Section, answer, cause_document, fix_document, headline, with_times_apart
+from determinism.report.entries import Section, answer, cause_document, fix_document, headline, with_fixes_for_times
 from determinism.report.notes import with_command_and_files
 from determinism.report.sections import batch_document, narrowing_document
 from determinism.report.story import compose, story_document
@@ -297,7 +297,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "dataflow": None if comparison.dataflow is None else _dataflow(comparison.dataflow),
     }
     facts = {key: _plain(value) for key, value in content.items()}
-    facts["fixes"] = with_times_apart(facts)
+    facts["fixes"] = with_fixes_for_times(facts)
     composed = {key: _plain(value) for key, value in compose(comparison, facts).items()}
     return {"schema": SCHEMA, "verdict": facts["verdict"], **composed, **facts}
 

@@ -141,7 +141,7 @@ def listed(items: Sequence[str]) -> str:
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
 
 
-def prose(text: str) -> str:
+def one_paragraph(text: str) -> str:
     """Turn a text that may have line breaks into one paragraph."""
     return " ".join(text.split())
 
@@ -238,7 +238,7 @@ def headline(content: Document) -> str:
         case "different":
             return f"Different: {_difference(content)}"
         case _:
-            messages = [prose(trouble["message"]) for trouble in content["trouble"]]
+            messages = [one_paragraph(trouble["message"]) for trouble in content["trouble"]]
             if len(messages) == 1:
                 return f"Inconclusive: {messages[0]}"
             return f"Inconclusive, for {len(messages)} reasons" if messages else "Inconclusive: nothing was compared"
@@ -292,7 +292,7 @@ def answer(content: Document) -> Iterator[Entry]:
         said, *commands = content["diagnosis"].split("\n")
         why_not = said.removeprefix(_NOT_SEARCHED)
         label = "search" if why_not == said else "not searched"
-        yield Entry(prose(f"{why_not[:1].upper()}{why_not[1:]}"), label, Section.SEARCH)
+        yield Entry(one_paragraph(f"{why_not[:1].upper()}{why_not[1:]}"), label, Section.SEARCH)
         for command in commands:
             yield Entry(command, section=Section.SEARCH, is_code=True)
     yield from _alternatives(content)
@@ -461,7 +461,7 @@ def _place_entries(content: Document, first: Document) -> Iterator[Entry]:
     if not any(cause["status"] != "possible" for cause in content["causes"]):
         if place is not None:
             yield site_entry(place, Section.PLACE)
-        detail = prose(first.get("detail") or "")
+        detail = one_paragraph(first.get("detail") or "")
         if detail and first["kind"] in _TELLING:
             yield Entry(detail, "what", Section.PLACE)
     # Where the line is shown, it says as much as the phase, and "the gradient of" as much as the backward pass.
@@ -582,7 +582,7 @@ def _reached(content: Document) -> str:
 _TIMES_APART = "Keep measured times out of tensors{}, for example with statistics.fmean: nothing else depends on them"
 
 
-def with_times_apart(content: Document) -> list[Document]:
+def with_fixes_for_times(content: Document) -> list[Document]:
     """Return the fixes; the one for the clock is replaced if the program only looks at times that it measured.
 
     Args:

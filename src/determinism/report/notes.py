@@ -19,8 +19,8 @@ from determinism.report.entries import (
     dead_phrase,
     line_text,
     listed,
+    one_paragraph,
     path_text,
-    prose,
     stop_phrase,
 )
 from determinism.types import Level, Verdict
@@ -237,7 +237,7 @@ def detail_entries(comparison: Comparison) -> Iterator[Entry]:
 
 
 def _trouble_entries(comparison: Comparison) -> Iterator[Entry]:
-    messages = [prose(trouble.message) for trouble in comparison.trouble]
+    messages = [one_paragraph(trouble.message) for trouble in comparison.trouble]
     if comparison.verdict is Verdict.INCONCLUSIVE and len(messages) == 1:
         # The headline already says it.
         return
@@ -358,8 +358,8 @@ def _printed_entries(comparison: Comparison) -> Iterator[Entry]:
     if printed is None:
         return
     one, other = printed.runs
-    yield Entry(f"no tensor differs, but run {one} printed: {prose(printed.first)}", "printed")
-    yield Entry(f"and run {other}: {prose(printed.second)}")
+    yield Entry(f"no tensor differs, but run {one} printed: {one_paragraph(printed.first)}", "printed")
+    yield Entry(f"and run {other}: {one_paragraph(printed.second)}")
     yield Entry("What the program computes without tensors is not compared.")
 
 
@@ -383,7 +383,7 @@ def _blind_spot_entries(comparison: Comparison) -> Iterator[Entry]:
         times = "once" if spot.count == 1 else counted(spot.count, "time")
         share = comparison.recorded.share(spot)
         part = "" if share is None else f" ({share:.1%} of the ops)"
-        text = f"{prose(spot.what)}, {times}{part}: {prose(spot.reason)}"
+        text = f"{one_paragraph(spot.what)}, {times}{part}: {one_paragraph(spot.reason)}"
         yield Entry(text, "" if number else "blind spots")
     if len(spots) > MOST_BLIND_SPOTS:
         text = f"and {counted(len(spots) - MOST_BLIND_SPOTS, 'more blind spot')}"
@@ -393,7 +393,7 @@ def _blind_spot_entries(comparison: Comparison) -> Iterator[Entry]:
 def _open_setting_entries(comparison: Comparison) -> Iterator[Entry]:
     found = comparison.open_settings
     for number, (name, why) in enumerate(found[:MOST_ENVIRONMENT]):
-        yield Entry(f"{name} {prose(why)}", "" if number else "not set")
+        yield Entry(f"{name} {one_paragraph(why)}", "" if number else "not set")
     if len(found) > MOST_ENVIRONMENT:
         yield Entry(f"and {counted(len(found) - MOST_ENVIRONMENT, 'more setting')}")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from determinism.comparison.divergence import Divergence, Fix
 from determinism.comparison.result import BatchFindings, BatchKind, Comparison, Narrowing, Window, size_pair
-from determinism.report.entries import Entry, Section, counted, fix_document, frame_text, listed, prose
+from determinism.report.entries import Entry, Section, counted, fix_document, frame_text, listed, one_paragraph
 from determinism.types import Verdict
 
 _MOST_FRAMES = 4
@@ -67,7 +67,7 @@ def _origin_entries(first: Divergence, rows: BatchFindings) -> Iterator[Entry]:
         yield Entry(frame_text(frame), ("site", "called by")[number] if number < 2 else "")
         if not number and frame.code.strip():
             yield Entry(frame.code.strip(), is_code=True)
-    yield Entry(prose(first.detail), "detail")
+    yield Entry(one_paragraph(first.detail), "detail")
     if difference is not None and difference.rows is not None and difference.rows_compared:
         of = f"{difference.rows:,} of {counted(difference.rows_compared, 'row')} that went into it in two sizes or more"
         yield Entry(of, "rows")

@@ -270,7 +270,7 @@ _STATUS_HEADS = ("versions", "device", "direction", "when", "default", "determin
 _WHEN = _STATUS_HEADS.index("when")
 
 
-def answers_text(answers: Sequence[OpStatus], others: Sequence[str], width: int, colors: bool) -> str:
+def op_status_text(answers: Sequence[OpStatus], others: Sequence[str], width: int, colors: bool) -> str:
     """Write what is known about some ops, in full.
 
     Args:

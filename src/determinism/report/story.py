@@ -30,8 +30,8 @@ from determinism.report.entries import (
     headline,
     kind_sentence,
     line_text,
+    one_paragraph,
     path_text,
-    prose,
 )
 from determinism.report.notes import detail_entries, leftover_entries, limiting_entries, stack_entries
 from determinism.report.sections import batch_headline, batch_sections, narrowing_entries
@@ -51,13 +51,13 @@ def cause_entries(comparison: Comparison) -> Iterator[Entry]:
         for site in cause.sites[:MOST_SITES]:
             yield from _frame_entries(site, "")
         for sentence in cause.evidence:
-            yield Entry(prose(sentence))
+            yield Entry(one_paragraph(sentence))
     more = len(comparison.causes) - MOST_CAUSES
     if more > 0:
         yield Entry(f"and {counted(more, 'more cause')}")
     for number, experiment in enumerate(comparison.experiments):
         runs = f" ({counted(experiment.runs, 'run')})"
-        text = f"{experiment.factor} {experiment.action}: {prose(experiment.outcome)}{runs}"
+        text = f"{experiment.factor} {experiment.action}: {one_paragraph(experiment.outcome)}{runs}"
         yield Entry(text, "" if number else "experiments")
 
 
@@ -105,7 +105,7 @@ def evidence_entries(comparison: Comparison) -> Iterator[Entry]:
     if evidence.folder is not None:
         yield Entry(f"tensors of the record in {path_text(evidence.folder)}", "evidence")
     if evidence.note:
-        yield Entry(prose(evidence.note), "" if evidence.folder is not None else "evidence")
+        yield Entry(one_paragraph(evidence.note), "" if evidence.folder is not None else "evidence")
 
 
 def _size(output: OutputDifference | InputDifference, is_of_runs: bool) -> str:
@@ -225,7 +225,7 @@ def origin_entries(comparison: Comparison, first: Divergence) -> Iterator[Entry]
     yield from _site_entries(first)
     yield from _inside_entries(first)
     if first.detail:
-        yield Entry(prose(first.detail), "detail")
+        yield Entry(one_paragraph(first.detail), "detail")
     yield from _origin_of_input(comparison, first)
     yield from _input_entries(first)
     # For values that came in, the tensors themselves say that they differ.
@@ -520,7 +520,7 @@ def _details(comparison: Comparison) -> Iterator[Entry]:
         yield from cause_entries(comparison)
         yield from consequence_entries(comparison)
         if comparison.values is not None and comparison.values.note:
-            yield Entry(prose(comparison.values.note), "values")
+            yield Entry(one_paragraph(comparison.values.note), "values")
     yield from detail_entries(comparison)
 
 

@@ -46,7 +46,7 @@ _CODE = "cyan"
 _REMOVED, _ADDED = "red", "green"
 
 
-def laid_out(story: Sequence[dict[str, Any]], console: Console) -> Iterator[Text]:
+def layout_story(story: Sequence[dict[str, Any]], console: Console) -> Iterator[Text]:
     """Lay out the entries of a story, with an empty line between sections.
 
     Args:
@@ -192,7 +192,7 @@ def render(
         at = next((number for number, entry in enumerate(story) if entry["is_detail"]), len(story))
         story[at:at] = _rest_rows(content, rest, verbose=verbose)
     if story:
-        lines += [Text(), *laid_out(story, console)]
+        lines += [Text(), *layout_story(story, console)]
     console.print(Text("\n").join(lines), soft_wrap=True, highlight=False)
 
 
@@ -206,7 +206,7 @@ def render_rest(content: dict[str, Any], console: Console, rest: Rest) -> None:
     """
     rows = _rest_rows(content, rest, verbose=False)
     if rows:
-        console.print(Text("\n").join(laid_out(rows, console)), soft_wrap=True, highlight=False)
+        console.print(Text("\n").join(layout_story(rows, console)), soft_wrap=True, highlight=False)
 
 
 def _short_diffs(story: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

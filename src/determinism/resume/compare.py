@@ -294,7 +294,7 @@ Unmatched = dict[int, Array]
 """By the number of a record, the positions of the inputs that only its run has."""
 
 
-def held_by_one(full: ProcessTrace, resumed: ProcessTrace, steps_before: int) -> tuple[Unmatched, Unmatched]:
+def held_in_one_run(full: ProcessTrace, resumed: ProcessTrace, steps_before: int) -> tuple[Unmatched, Unmatched]:
     """What only one of two runs holds, by name, at the end of a step or of the process.
 
     Args:
@@ -376,7 +376,7 @@ def _compare(full: ProcessTrace, first: ProcessTrace, resumed: ProcessTrace) -> 
     alone = [
         {**held, **results_of_before(process, start, step)}
         for held, process, start, step in zip(
-            held_by_one(full, resumed, steps), (full, resumed), starts, (steps, 0), strict=True
+            held_in_one_run(full, resumed, steps), (full, resumed), starts, (steps, 0), strict=True
         )
     ]
     ends = _backward_begins(full, steps, starts[0]), _backward_begins(resumed, 0, starts[1])
@@ -470,7 +470,7 @@ def conclude_resumed(processes: Sequence[ResumedProcess], full: Trace, first: Tr
     if len(compared) < len(processes) or not compared:
         trouble.append(Trouble("resume-nothing-compared", _nothing_compared(processes)))
     departing = [process for process in processes if process.result.divergence is not None]
-    departing.sort(key=when_it_departs)
+    departing.sort(key=order_of_divergence)
     unlike = next((process for process in processes if process.first_departs is not None), None)
     in_turns = next((one for one in departing if one.full.steps_in_turns), None)
     if in_turns is not None and unlike is None:
@@ -487,7 +487,7 @@ _MOST_DEAD = 5
 """How many dead differences are described."""
 
 
-def when_it_departs(process: ResumedProcess) -> tuple[int, int, str]:
+def order_of_divergence(process: ResumedProcess) -> tuple[int, int, str]:
     """A sort key, earliest first: within a step, ranks exchange results of the forward only in the backward."""
     divergence = process.result.divergence
     assert divergence is not None

@@ -18,7 +18,7 @@ from determinism.errors import DeterminismError, LaunchError, UsageError, exit_p
 from determinism.launch.io import OutputFolder, StandardInput
 from determinism.launch.program import Announce, Interrupted, ProgramExit, unannounced
 from determinism.launch.record import RunResult, Unfinished, record_program, require_recorded
-from determinism.launch.runs import broken_off, may_run_further, without_traces
+from determinism.launch.runs import end_search_early, may_run_further, without_traces
 from determinism.redaction import redacted_text
 from determinism.resume.compare import compare_resumed, conclude_resumed
 from determinism.resume.observed import ResumedProcess
@@ -353,7 +353,7 @@ class ResumeCheck:
                 comparison = self._with_missing(comparison, processes, full)
                 comparison = self._with_whole_trials(comparison)
             except (Interrupted, KeyboardInterrupt) as interrupt:
-                comparison, self.interrupt_status = broken_off(comparison, interrupt, self.warn)
+                comparison, self.interrupt_status = end_search_early(comparison, interrupt, self.warn)
             self._runs.discard_trials()
         if comparison.verdict is Verdict.SAME and not self.request.keep:
             shutil.rmtree(self._output.path / _CHECKPOINTS, ignore_errors=True)

@@ -286,7 +286,7 @@ class Mode(NamedTuple):
         )
 
 
-def mode_apart(process: ResumedProcess) -> Mode | None:
+def mode_difference(process: ResumedProcess) -> Mode | None:
     """How the modes differ in the step of the first divergence; None if they do not, or do not explain it.
 
     In training a dropout module draws random numbers, and a batch normalization has `training=True` among its arguments.
@@ -507,7 +507,7 @@ class _Search:
         found = self._not_taken_up()
         lost = [one for one in self.apart if one not in self.generators.put_back]
         # Draws from Python or NumPy may decide which modules are called.
-        self.mode = None if found or {"rng-python", "rng-numpy"} & {*lost} else mode_apart(self._process)
+        self.mode = None if found or {"rng-python", "rng-numpy"} & {*lost} else mode_difference(self._process)
         if self.mode is not None:
             # Additional or missing draws move the generators.
             return ["training-mode", *lost]

@@ -27,7 +27,7 @@ from determinism.knowledge.settings import (
     is_within,
     remaining_of,
     version_of,
-    xla_knows,
+    xla_accepts,
 )
 from determinism.seeds import numpy_random
 from determinism.session import seeding
@@ -288,7 +288,7 @@ def _make_variable(fact: Fact, request: Request) -> Change:
 def _make_flag(fact: Fact, request: Request) -> Change:
     flags = os.environ.get(settings.XLA_FLAGS)
     before, value = settings.flag_value(flags or "", fact.name), wanted(fact, request)
-    if not xla_knows(fact.name):
+    if not xla_accepts(fact.name):
         return _unchanged(
             fact, Effect.ABSENT, "the installed XLA does not know it, and would abort the process", before
         )

@@ -196,7 +196,7 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def misfits(saved: Mapping[str, Any], allow: Collection[str]) -> list[str]:
+def resume_obstacles(saved: Mapping[str, Any], allow: Collection[str]) -> list[str]:
     """Describe differences in the surroundings that keep a resumed run from being bit-identical.
 
     Args:
@@ -337,7 +337,7 @@ def restore(state: State, /, *, allow: Collection[str] = (), **parts: Any) -> li
         True
     """
     _check_allowed(state, allow)
-    reasons = misfits(state.document["surroundings"], allow)
+    reasons = resume_obstacles(state.document["surroundings"], allow)
     reasons += _part_misfits(state, parts, allow) + _registered_misfits(state, allow)
     if reasons:
         raise refusal(reasons)

@@ -103,7 +103,7 @@ def require_plain(path: Path, status: os.stat_result) -> None:
 
 
 def open_stream(path: Path) -> Any:
-    """Open a file to read it from the first byte to the last, from where `read_elsewhere` redirected it, if so.
+    """Open a file to read it from the first byte to the last, from where `redirect_reads` redirected it, if so.
 
     Raises:
         OSError: It does not exist, or cannot be read.
@@ -140,7 +140,7 @@ class FileParts:
     """A file with random access for reading."""
 
     def __init__(self, path: Path) -> None:
-        """Open it, from where `read_elsewhere` redirected it, if so.
+        """Open it, from where `redirect_reads` redirected it, if so.
 
         Raises:
             OSError: It does not exist, or cannot be read.
@@ -174,7 +174,7 @@ _elsewhere: dict[Path, tuple[int, Callable[[], Any]]] = {}
 """For each redirected path, the size of the file to read instead, and a function that opens it."""
 
 
-def read_elsewhere(path: Path, size: int, opened: Callable[[], Any]) -> None:
+def redirect_reads(path: Path, size: int, opened: Callable[[], Any]) -> None:
     """Redirect reads of a path from now on: `open_stream`, `FileParts` and `stored_bytes` use another file.
 
     Args:
@@ -186,7 +186,7 @@ def read_elsewhere(path: Path, size: int, opened: Callable[[], Any]) -> None:
 
 
 def stored_bytes(path: Path) -> int:
-    """Size of a file, or of the one that `read_elsewhere` redirected it to.
+    """Size of a file, or of the one that `redirect_reads` redirected it to.
 
     Raises:
         OSError: It does not exist.

@@ -297,7 +297,7 @@ def _differing_groups(first: StoredLedger, second: StoredLedger, places: np.ndar
 def _at(first: StoredLedger, second: StoredLedger, place: int, process: str) -> LedgerParting:
     mine, other = first.digests(place), second.digests(place)
     differs = _differing_groups(first, second, np.array([place]))[0]
-    groups = [group for group, is_apart in zip(_TENSOR_GROUPS, differs, strict=True) if is_apart]
+    groups = [group for group, is_different in zip(_TENSOR_GROUPS, differs, strict=True) if is_different]
     before = place > 0 and first.digests(place - 1).get("generators") == second.digests(place - 1).get("generators")
     if before and mine.get("generators") != other.get("generators"):
         groups.append("generators")

@@ -20,7 +20,7 @@ from typing import Any
 
 from determinism.errors import TraceError, UsageError
 from determinism.trace import schema
-from determinism.trace.files import make_private_folder, private, read_elsewhere
+from determinism.trace.files import make_private_folder, private, redirect_reads
 from determinism.trace.process import ProcessTrace, Trace
 from determinism.trace.reader import StoredTrace, read_manifest
 from determinism.trace.spool import steady_bytes
@@ -343,7 +343,7 @@ class _Files:
             make_private_folder(path.parent, exist_ok=True)
             if any(relative.match(pattern) for pattern in _LEFT_THERE):
                 os.close(private(str(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL))
-                read_elsewhere(path, int(facts["size"]), self._opener(name))
+                redirect_reads(path, int(facts["size"]), self._opener(name))
             else:
                 self._copy(name, path)
 

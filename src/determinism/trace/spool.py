@@ -80,13 +80,13 @@ class Section(NamedTuple):
 
 def sections(record_capacity: int, child_capacity: int) -> dict[str, Section]:
     """Lay out the sections for the given numbers of records and of entries in each list."""
-    laid_out = {}
+    placed = {}
     offset = HEADER_BYTES
     for group in ROWS:
         capacity = record_capacity if group == RECORDS else child_capacity
-        laid_out[group] = Section(offset, capacity)
+        placed[group] = Section(offset, capacity)
         offset += -(-row_bytes(group) * capacity // 16) * 16
-    return laid_out
+    return placed
 
 
 def spool_bytes(record_capacity: int, child_capacity: int) -> int:
@@ -407,7 +407,7 @@ class DigestLost(Exception):
     """The computation of a digest failed."""
 
 
-def settled(digest: bytes | PendingDigest) -> bytes:
+def resolved_digest(digest: bytes | PendingDigest) -> bytes:
     """Return a digest, waiting for it if it is pending."""
     return digest.wait() if isinstance(digest, PendingDigest) else digest
 

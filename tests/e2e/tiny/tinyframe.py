@@ -99,7 +99,7 @@ if "DETERMINISM_RUN" in os.environ:
     # Frameworks that recording knows are waited for; this one says itself that it is there.
     from determinism.import_hook import after_import
     from determinism.launch import child
-    from determinism.launch.notes import is_asked_for, note_not_recorded
+    from determinism.launch.notes import is_requested, note_not_recorded
 
-    if is_asked_for("recording"):
+    if is_requested("recording"):
         after_import(__name__, child._starter(__name__, "tiny_recorder"), note_not_recorded)

@@ -350,7 +350,7 @@ class FunctionPlan:
         return INPUT_PATHS + json.dumps(paths) if any(paths) else ""
 
     def _watch(self, tensor: Any) -> int:
-        if not has_value(tensor.dtype) or ops.names_a_resource(tensor.op.type):
+        if not has_value(tensor.dtype) or ops.makes_resource_handle(tensor.op.type):
             return -1
         self.watched.append(tensor)
         return len(self.watched) - 1

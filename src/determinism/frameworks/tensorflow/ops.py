@@ -149,7 +149,7 @@ def takes_its_seed(op_type: str) -> bool:
     return _SEED_INPUTS.fullmatch(op_type) is not None
 
 
-def names_a_resource(op_type: str) -> bool:
+def makes_resource_handle(op_type: str) -> bool:
     """Whether an op's output only identifies a resource, so that its content is not a result."""
     return _HANDLE_NAMES.fullmatch(op_type) is not None
 

@@ -145,7 +145,7 @@ class Recorder(RecordMaker):
         if written and kind != "AssignVariableOp":
             read += [held for one in written if (held := self.variables.get(one.key)) is not None]
         valued = [tensor for tensor in outputs if has_value(tensor.dtype)]
-        digest = partial(_digest_of_name, kind) if ops.names_a_resource(kind) else digest_tensor
+        digest = partial(_digest_of_name, kind) if ops.makes_resource_handle(kind) else digest_tensor
         made = [(self.layout(tensor), digest(tensor)) for tensor in valued]
         held_now = [self.read_variable(one) for one in written]
         made += [held for held in held_now if held is not None]

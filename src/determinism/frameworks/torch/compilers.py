@@ -669,7 +669,7 @@ class _Call(functools.partial[Any]):
 class _Entry:
     """Replaces one entry point of the tracer."""
 
-    def __init__(self, original: Any, aside: _Aside) -> None:
+    def __init__(self, original: Any, aside: _SuspendedRecorder) -> None:
         self._original = original
         self._aside = aside
         functools.update_wrapper(self, original)  # type: ignore[arg-type]
@@ -696,7 +696,7 @@ class _EntryMethod(_Entry):
         return self._original if instance is None else self.call(instance)
 
 
-class _Aside:
+class _SuspendedRecorder:
     """Takes the recorder of a thread out of the way."""
 
     def __init__(self, threads: Threads, wrappers: list[Replaced]) -> None:
@@ -725,7 +725,7 @@ class _Aside:
         return meanwhile
 
 
-def pass_for_tracing(threads: Threads, undos: Iterable[Undo]) -> list[Undo]:
+def step_aside_for_tracing(threads: Threads, undos: Iterable[Undo]) -> list[Undo]:
     """Step aside whenever the tracer runs, from now on.
 
     Args:
@@ -735,7 +735,7 @@ def pass_for_tracing(threads: Threads, undos: Iterable[Undo]) -> list[Undo]:
     Returns:
         Functions that end this.
     """
-    aside = _Aside(threads, [undo for undo in undos if isinstance(undo, Replaced)])
+    aside = _SuspendedRecorder(threads, [undo for undo in undos if isinstance(undo, Replaced)])
     module = torch._C.ScriptModule
     return [
         *(

@@ -16,7 +16,7 @@ from determinism.frameworks.torch.tensor_bytes import digest_tensor, is_strided,
 from determinism.op_semantics import semantics_of
 from determinism.sites import SiteTable
 from determinism.trace.schema import MOST_OVERLAPS, SHARED, Table
-from determinism.trace.spool import settled
+from determinism.trace.spool import resolved_digest
 from determinism.trace.writer import ProcessWriter
 from determinism.types import NO_DIGEST, Access
 
@@ -247,7 +247,7 @@ class StorageTable:
             return
         for state, before in held:
             storage = torch.UntypedStorage._new_with_weak_ptr(state.reference)
-            if storage is not None and settled(digest(_bytes_of(storage))) != settled(before):
+            if storage is not None and resolved_digest(digest(_bytes_of(storage))) != resolved_digest(before):
                 state.record = EXTERNAL
 
     def _sweep(self) -> None:
@@ -381,7 +381,7 @@ class Edges:
             return False
         own = {_storage_of(tensor)._cdata for tensor in written if is_strided(tensor)}
         return any(
-            settled(digest) != settled(_digest(tensor, layout))
+            resolved_digest(digest) != resolved_digest(_digest(tensor, layout))
             for tensor, layout, digest in looked.watched
             if tensor.is_cpu and _storage_of(tensor)._cdata not in own
         )
@@ -541,7 +541,7 @@ def _digest(tensor: torch.Tensor, layout: Layout) -> Digest:
 
 
 def _differ(one: Digest, other: Digest) -> bool:
-    return settled(one) != settled(other)
+    return resolved_digest(one) != resolved_digest(other)
 
 
 def written_tensors(traits: OpTraits, args: Any, kwargs: Any, result: Any) -> list[torch.Tensor]:

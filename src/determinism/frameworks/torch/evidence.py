@@ -24,7 +24,7 @@ from determinism.frameworks.torch.tensor_bytes import digest_tensor, is_plain
 from determinism.sites import frame_text, innermost_user_frame
 from determinism.trace.files import StoredTensor, write_json, write_tensors
 from determinism.trace.schema import CAPTURE_FILE, CAPTURED_INPUTS_FILE, CAPTURED_OUTPUTS_FILE
-from determinism.trace.spool import settled
+from determinism.trace.spool import resolved_digest
 
 # Copies of tensors with the memory layout of the originals: the same strides, and an equally aligned address.
 
@@ -650,11 +650,11 @@ def changed_inputs(recorder: RecordMaker, args: Any, kwargs: Any) -> list[int]:
     changed = []
     for position, tensor in enumerate(tensors_in((args, tuple(kwargs.values())))):
         state = recorder.edges.storages.known(tensor) if tensor.layout is torch.strided else None
-        if state is None or state.view is None or not any(before := settled(state.digest)):
+        if state is None or state.view is None or not any(before := resolved_digest(state.digest)):
             continue
         size, stride, offset, dtype = state.view
         left = torch.empty(0, dtype=dtype, device=tensor.device).set_(tensor.untyped_storage(), offset, size, stride)
-        if settled(recorder.stream.digests.of(left)) != before:
+        if resolved_digest(recorder.stream.digests.of(left)) != before:
             changed.append(position)
     return changed
 

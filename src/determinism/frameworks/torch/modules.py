@@ -18,7 +18,7 @@ import torch
 from determinism.sites import NO_STACK, Waiting
 from determinism.trace.ledger import LedgerWriter, form_text, group_digest
 from determinism.trace.schema import Layout
-from determinism.trace.spool import PendingDigest, settled
+from determinism.trace.spool import PendingDigest, resolved_digest
 from determinism.types import Role
 
 # Maps a node of the autograd graph to the forward op that made it.
@@ -383,7 +383,10 @@ class HeldTensors:
             digests_of: Returns the digests of tensors.
         """
         parameters = [one.tensor for one in self.tensors() if one.kind == "parameter"]
-        previous, self._last_digests = self._last_digests, {settled(digest) for digest in digests_of(parameters)}
+        previous, self._last_digests = (
+            self._last_digests,
+            {resolved_digest(digest) for digest in digests_of(parameters)},
+        )
         return not previous <= self._last_digests
 
     def add_leaf(self, tensor: torch.Tensor) -> None:
@@ -554,7 +557,8 @@ class StepLedger:
             return
         values = self._values.setdefault(group, [])
         values += [
-            f"{self._form(tensor)} {settled(digest).hex()}" for tensor, digest in zip(tensors, digests, strict=True)
+            f"{self._form(tensor)} {resolved_digest(digest).hex()}"
+            for tensor, digest in zip(tensors, digests, strict=True)
         ]
         values += [f"{_VALUE} {digest.hex()}" for digest in plain]
 
@@ -575,7 +579,7 @@ class StepLedger:
         lines: dict[str, list[str]] = {}
         form = self._form
         for (kind, _), tensor, digest in zip(held.names, held.tensors, digests, strict=True):
-            own = digest if type(digest) is bytes else settled(digest)
+            own = digest if type(digest) is bytes else resolved_digest(digest)
             if kind in lines:
                 lines[kind].append(f"{form(tensor)} {own.hex()}")
             else:

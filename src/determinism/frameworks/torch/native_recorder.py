@@ -32,7 +32,7 @@ from determinism.frameworks.wrapping import Undo, wrap
 from determinism.run_spec import RECORDER_VARIABLE, recorder_choice
 from determinism.sites import SiteTable
 from determinism.trace.schema import Meaning
-from determinism.trace.spool import FIRST_OFFSET, ROWS, ROWS_OFFSET, Spool, row_bytes, settled
+from determinism.trace.spool import FIRST_OFFSET, ROWS, ROWS_OFFSET, Spool, resolved_digest, row_bytes
 from determinism.trace.writer import ProcessWriter
 from determinism.types import NO_DIGEST, Level
 
@@ -97,7 +97,7 @@ class NativeStorages(StorageTable):
             return
         for state, before in held:
             memory = state.bytes()
-            if memory is not None and settled(digest(memory)) != settled(before):
+            if memory is not None and resolved_digest(digest(memory)) != resolved_digest(before):
                 state.record = EXTERNAL
 
 
@@ -415,8 +415,8 @@ class NativeRecorder(Recorder):
 
     def native_lifted(self, tensor: torch.Tensor, lifted: Digest) -> tuple[bytes, bool]:
         """Digest foreign memory on a device; also returns whether it differs from when it was lifted."""
-        digest = settled(self.stream.digests.of(tensor))
-        return digest, digest != settled(lifted)
+        digest = resolved_digest(self.stream.digests.of(tensor))
+        return digest, digest != resolved_digest(lifted)
 
     def native_leaf_read(self, tensor: torch.Tensor) -> bool:
         """Note that a leaf that requires a gradient was read; returns whether it is a parameter."""
@@ -425,7 +425,7 @@ class NativeRecorder(Recorder):
 
     def native_output(self, tensor: torch.Tensor, is_digested: bool) -> tuple[int, bytes, Any]:
         """Return layout, digest and state of an output that is not an ordinary CPU tensor."""
-        digest = settled(self.stream.digests.of(tensor)) if is_digested else NO_DIGEST
+        digest = resolved_digest(self.stream.digests.of(tensor)) if is_digested else NO_DIGEST
         if is_strided(tensor):
             state, layout = self.stream.storages.look(tensor)
             return layout.number, digest, state

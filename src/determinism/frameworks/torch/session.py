@@ -19,7 +19,7 @@ from determinism.frameworks.session import AdapterSession
 from determinism.frameworks.torch import hooks
 from determinism.frameworks.torch.compilers import (
     KernelChoices,
-    pass_for_tracing,
+    step_aside_for_tracing,
     watch_compiled_graphs,
     watch_triton_kernels,
 )
@@ -55,7 +55,7 @@ from determinism.types import Level, Phase, ProcessFolders, Role
 # Requests to a run besides recording: checking batch rows, keeping generator states, restoring them.
 
 
-class Besides:
+class ProcessRequests:
     """The additional requests that one process of a run serves."""
 
     def __init__(self, options: RunSpec) -> None:
@@ -203,7 +203,7 @@ class Session(AdapterSession):
         super().__init__(folders, spec)
         self._part = Part("process", None)
         self._traces = ProcessTraces(spec)
-        self._besides = Besides(spec)
+        self._besides = ProcessRequests(spec)
         self._devices = DeviceDigests()
         self._choices = KernelChoices()
         self._inherited: list[Any] = []
@@ -242,7 +242,7 @@ class Session(AdapterSession):
             self._install_ops()
         elif self.recorder.is_by_thread:
             self._undo.append(self.recorder.install(threads))
-        self._undo += pass_for_tracing(threads, self._undo)
+        self._undo += step_aside_for_tracing(threads, self._undo)
         if self.recorder.is_by_thread:
             self.recorder.enter_process()
 
@@ -270,7 +270,7 @@ class Session(AdapterSession):
         recorder.is_waiting = False
         self.note_earlier_threads()
         self._install_ops()
-        self._undo += pass_for_tracing(self.threads, self._undo)
+        self._undo += step_aside_for_tracing(self.threads, self._undo)
         recorder.enter_process()
 
     def _end_if_asked(self) -> None:

@@ -26,7 +26,7 @@ class _OwnPackageFinder(object):
 
 def _is_asked_for(part):
     # type: (str) -> bool
-    """See `notes.is_asked_for`; the package must not be imported here, since its requirements may be missing."""
+    """See `notes.is_requested`; the package must not be imported here, since its requirements may be missing."""
     return '"' + part + '": {' in os.environ.get("DETERMINISM_RUN", "")
 
 

@@ -104,7 +104,7 @@ def taps_of(shares: Shares, input_size: int) -> Taps:
     return Taps(places, weights, tuple(bool(row.all()) for row in there), there)
 
 
-def tabulated(make: Callable[..., tuple[Shares, int]]) -> Callable[..., Taps]:
+def cached_taps(make: Callable[..., tuple[Shares, int]]) -> Callable[..., Taps]:
     """Cache the taps of a map for each set of parameters and each device.
 
     They are made on the CPU and copied, which waits for the device; so a CUDA graph can only be captured after a first run, which PyTorch
@@ -156,7 +156,7 @@ _CUBIC = -0.75
 """The coefficient of cubic convolution that `interpolate` and `grid_sample` use; with antialiasing it is -0.5."""
 
 
-@tabulated
+@cached_taps
 def adaptive_average(input_size: int, output_size: int, dtype: torch.dtype) -> tuple[Shares, int]:
     """Map each output o to the mean of the inputs from floor(o I / O) to ceil((o + 1) I / O)."""
     outputs = torch.arange(output_size)
@@ -165,7 +165,7 @@ def adaptive_average(input_size: int, output_size: int, dtype: torch.dtype) -> t
     return _windows(starts, ends, 1.0 / (ends - starts).to(dtype)), input_size
 
 
-@tabulated
+@cached_taps
 def window_sum(
     input_size: int, output_size: int, kernel: int, stride: int, padding: int, dtype: torch.dtype
 ) -> tuple[Shares, int]:
@@ -184,7 +184,7 @@ def _windows(starts: torch.Tensor, ends: torch.Tensor, weights: torch.Tensor) ->
     return Shares(outputs, inputs, weights[outputs])
 
 
-@tabulated
+@cached_taps
 def linear(
     input_size: int, output_size: int, align_corners: bool, scale: float | None, dtype: torch.dtype
 ) -> tuple[Shares, int]:
@@ -201,7 +201,7 @@ def linear(
     return _together([outputs] * 2, [low, high], [1 - part, part]), input_size
 
 
-@tabulated
+@cached_taps
 def cubic(
     input_size: int, output_size: int, align_corners: bool, scale: float | None, dtype: torch.dtype
 ) -> tuple[Shares, int]:

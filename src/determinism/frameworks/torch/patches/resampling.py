@@ -21,6 +21,7 @@ from determinism.frameworks.torch.patches.ordered_sums import (
     Shares,
     Taps,
     accumulation_dtype,
+    cached_taps,
     cubic,
     cubic_slopes,
     cubic_weights,
@@ -31,7 +32,6 @@ from determinism.frameworks.torch.patches.ordered_sums import (
     scale_of,
     suggested_format,
     sum_by_key,
-    tabulated,
 )
 from determinism.frameworks.torch.patches.patch import Patch
 
@@ -65,7 +65,7 @@ _FILTERS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int]] = {
 """By name, the filter and its width in inputs without downscaling."""
 
 
-@tabulated
+@cached_taps
 def antialiased(
     name: str, input_size: int, output_size: int, align_corners: bool, scale: float | None, dtype: torch.dtype
 ) -> tuple[Shares, int]:
