@@ -225,7 +225,7 @@ def test_what_is_given_is_part_of_the_state(tmp_path: Path) -> None:
     expected = torch.rand(3, generator=noise)
     determinism.state.restore(saved, noise=noise)
     assert torch.equal(torch.rand(3, generator=noise), expected)
-    with pytest.raises(UsageError, match="offset=3 is given"):
+    with pytest.raises(UsageError, match="offset=3 was passed"):
         DeterminismCallback(offset=3)
 
 
