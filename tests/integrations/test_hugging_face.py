@@ -115,7 +115,7 @@ def test_a_model_that_was_built_before_the_seed_is_told_of(tmp_path: Path) -> No
     scramble()
     torch.seed()
     model = program("hugging_face_training").Model()
-    with pytest.warns(TrainingWarning, match=r"built before DeterminismCallback was made.*\(trainer-seeded-late\)"):
+    with pytest.warns(TrainingWarning, match=r"built before DeterminismCallback was created.*\(trainer-seeded-late\)"):
         trainer_of(tmp_path, model, DeterminismCallback(seed=1))
 
 

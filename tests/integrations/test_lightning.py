@@ -225,7 +225,7 @@ def test_what_is_given_is_part_of_the_state(tmp_path: Path) -> None:
     expected = torch.rand(3, generator=noise)
     determinism.state.restore(saved, noise=noise)
     assert torch.equal(torch.rand(3, generator=noise), expected)
-    with pytest.raises(UsageError, match="offset=3 is given"):
+    with pytest.raises(UsageError, match="offset=3 was passed"):
         DeterminismCallback(offset=3)
 
 
@@ -244,7 +244,7 @@ def test_a_model_that_was_built_before_the_seed_is_told_of() -> None:
     torch.seed()
     model = Rivals()
     callback = DeterminismCallback(seed=1)
-    with pytest.warns(TrainingWarning, match=r"built before DeterminismCallback was made.*\(trainer-seeded-late\)"):
+    with pytest.warns(TrainingWarning, match=r"built before DeterminismCallback was created.*\(trainer-seeded-late\)"):
         lightning.Trainer(max_steps=1, callbacks=[callback], **TRAINER).fit(model, loader_of(2))
 
 

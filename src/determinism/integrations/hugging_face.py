@@ -24,7 +24,7 @@ _BATCHES = "batches_ahead"
 class DeterminismCallback(TrainerCallback, ExportableState):  # type: ignore[misc]  # transformers has no annotations
     """Makes a training with the Trainer deterministic, counts its steps, and lets it resume bit-exactly.
 
-    Settings are made and seeds set when it is created, so create it before the model; the Trainer itself seeds, with
+    Settings are applied and seeds set when it is created, so create it before the model; the Trainer itself seeds, with
     `TrainingArguments(seed=...)`, when it is created, which is after the model. In a recording, a step is what the Trainer
     counts in `global_step`. `trainer_state.json` of each checkpoint holds `determinism.state`.
 
@@ -47,7 +47,7 @@ class DeterminismCallback(TrainerCallback, ExportableState):  # type: ignore[mis
         update_ledger: bool = False,
         **parts: Any,
     ) -> None:
-        """Make the settings, and set the seeds.
+        """Apply the settings, and set the seeds.
 
         Args:
             seed: As for `determinism.enable`; None if `set_seed` was called before the model was built, or the Trainer builds it (`model_init`).

@@ -17,7 +17,7 @@ from determinism.types import PrecisionName
 class DeterminismHandler:
     """Makes a training with Ignite deterministic, counts its iterations as steps, and lets it resume bit-exactly.
 
-    Settings are made and seeds set when it is created, so create it before the model. Pass it the loader, wrapped by
+    Settings are applied and seeds set when it is created, so create it before the model. Pass it the loader, wrapped by
     `determinism.state.resumable`, and include it in what `Checkpoint` saves and `Checkpoint.load_objects` loads.
 
     Example:
@@ -45,7 +45,7 @@ class DeterminismHandler:
         update_ledger: bool = False,
         **parts: Any,
     ) -> None:
-        """Make the settings, and set the seeds.
+        """Apply the settings, and set the seeds.
 
         Args:
             seed: As for `determinism.enable`; None leaves it to `ignite.utils.manual_seed`.

@@ -34,7 +34,7 @@ def _check_path(path: str | os.PathLike[str] | None, *, resume: bool) -> None:
 class DeterminismCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no annotations
     """Makes `model.fit` deterministic, counts its batches as steps, and lets a run resume bit-exactly after an epoch.
 
-    Settings are made and seeds set when it is created, so create it before the model. With `path`, the state of the run,
+    Settings are applied and seeds set when it is created, so create it before the model. With `path`, the state of the run,
     including the model and its optimizer, is saved to that file at the end of each epoch; with `resume=True` it is read from
     there when `fit` begins, which then continues with the next epoch.
 
@@ -59,7 +59,7 @@ class DeterminismCallback(keras.callbacks.Callback):  # type: ignore[misc]  # ke
         update_ledger: bool = False,
         **parts: Any,
     ) -> None:
-        """Make the settings, and set the seeds.
+        """Apply the settings, and set the seeds.
 
         Args:
             seed: As for `determinism.enable`; None leaves it to `keras.utils.set_random_seed`.

@@ -32,7 +32,7 @@ def _bases() -> tuple[Any, ...]:
 class DeterminismCallback(*_bases()):  # type: ignore[misc]  # which package it is is known only here
     """Makes a training with Lightning deterministic, counts its steps, and lets it resume bit-exactly.
 
-    Settings are made and seeds set when it is created, so create it before the model. In a recording, a step is what the
+    Settings are applied and seeds set when it is created, so create it before the model. In a recording, a step is what the
     trainer counts in `global_step`. Each checkpoint holds `determinism.state`; with a loader that is
     `determinism.state.resumable`, a run also resumes in the middle of an epoch.
 
@@ -56,7 +56,7 @@ class DeterminismCallback(*_bases()):  # type: ignore[misc]  # which package it 
         update_ledger: bool = False,
         **parts: Any,
     ) -> None:
-        """Make the settings, and set the seeds.
+        """Apply the settings, and set the seeds.
 
         Args:
             seed: As for `determinism.enable`; None leaves it to `seed_everything`.

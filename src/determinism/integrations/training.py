@@ -39,8 +39,8 @@ WARNING_MESSAGES = {
     "it has not trained on yet, and a resumed run would skip that batch. Save at the end of an epoch, or give the data set a length.",
     "trainer-loader-restarts": "A checkpoint is saved in the middle of an epoch, and {loader} does not report its position, so a resumed run "
     "gets different batches than this one. Wrap it where it is made: determinism.state.resumable(loader).",
-    "trainer-overrides": "These settings were changed after {name} had made them: {changes}. What {trainer} or the program "
-    "sets later takes effect; leave it out there, or make {name} afterwards.",
+    "trainer-overrides": "These settings were changed after {name} had applied them: {changes}. What {trainer} or the program "
+    "sets later takes effect; leave it out there, or create {name} afterwards.",
     "trainer-ranks": "{ranks} processes train together. Lightning saves the state of callbacks in rank 0 only, so no state is saved, and a resumed run "
     "draws different numbers; and it divides only a plain DataLoader among the ranks. Give a resumable loader a sampler that does: "
     "determinism.seed(1).sampler(data, ranks={ranks}).",
@@ -48,9 +48,9 @@ WARNING_MESSAGES = {
     "may draw different numbers. Save it next to the checkpoint in each process: determinism.state.capture(...).",
     "trainer-stream": "A checkpoint is saved, and the data set is an IterableDataset, whose batches the Trainer loads again when it resumes, so if it or "
     "the collator draws random numbers, a resumed run draws different ones. Use a data set with indices, or draw in the model.",
-    "trainer-seeded-late": "The model was built before {name} was made, from random numbers that had not been seeded, so its weights "
-    "differ in each run. Make {name} first, or call determinism.enable(seed=1) before the model is built.",
-    "trainer-unseeded": "The generators have not been seeded, so each run draws different numbers. Give {name} a seed, seed=1, and make it "
+    "trainer-seeded-late": "The model was built before {name} was created, from random numbers that had not been seeded, so its weights "
+    "differ in each run. Create {name} first, or call determinism.enable(seed=1) before the model is built.",
+    "trainer-unseeded": "The generators have not been seeded, so each run draws different numbers. Give {name} a seed, seed=1, and create it "
     "before the model is built.",
 }
 """The warnings during a training, by identifier."""
@@ -139,7 +139,7 @@ class Training:
         ledger: str | os.PathLike[str] | None = None,
         update_ledger: bool = False,
     ) -> None:
-        """Make the settings and set the seeds at once: everything made after the callback is covered, above all the model.
+        """Apply the settings and set the seeds at once: everything made after the callback is covered, above all the model.
 
         Args:
             name: The name of the callback in messages.

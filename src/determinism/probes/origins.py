@@ -170,7 +170,7 @@ class Origins:
         return {"led": parsed(site).description, "argument": argument, "is_declared": is_declared}
 
     def _unseeded_call(self, frame: types.FrameType | None, asked: list[types.FrameType]) -> dict[str, Any] | None:
-        """The line of the program that called a library's function that seeds itself, if that takes a seed and got none.
+        """The line of the program whose call made the library seed itself, if the callee takes a seed and got none.
 
         A method that takes a seed, such as `reset` of an environment, seeds the object whichever line made it.
         """

@@ -524,7 +524,7 @@ _IGNORES_ORDER = frozenset(
      "symmetric_difference_update", "__contains__", "hash", "id", "submit", "apply_async", "add_argument", "setattr",
      "wait", "as_completed"}
 )  # fmt: skip
-"""Functions that store a set or ignore its order; a name that several types use has its type before it."""
+"""Functions that store a set or ignore its order; names that several types share include the type."""
 _HOLDERS = frozenset({"partial", "SimpleNamespace", "Namespace", "partialmethod"})
 """Types whose objects keep a set as it is."""
 _AMBIGUOUS = frozenset({"add", "update", "pop"})

@@ -417,7 +417,7 @@ def results_of_before(process: ProcessTrace, start: int, step: int) -> dict[int,
 
 
 def _doubt_op(result: ProcessComparison, parts: tuple[TraceSuffix, TraceSuffix]) -> None:
-    """Blame no op that read a value from before the checkpoint of which it is unknown whether it was the same."""
+    """Blame no op that read a value from before the checkpoint whose content is unknown."""
     divergence = result.divergence
     if divergence is None or divergence.kind is not Kind.OP:
         return
