@@ -185,8 +185,9 @@ class RunSpec:
     rows: dict[str, Any] | None = None
     """Look at the rows of batches: `batch`, how many samples one has, and `settings`, names of what is set for a trial."""
     generators: dict[str, Any] | None = None
-    """Keep the states of the global generators at the end of the last step; or put kept ones back: `from`, `which`, `moment`,
-    `after`; or `watch` which states the program puts them into."""
+    """Keep the states of the global generators as they were when the program saved after the last step, or after so many `steps`, or
+    else at the end of that step; or put kept ones back: `from`, `which`, `moment`, `after`; or `watch` which states the program puts
+    them into."""
     earlier_runs: Sequence[tuple[int, int]] | None = None
     """Begin and end of runs whose changed files are leftovers, in nanoseconds since 1970; None if files are not watched."""
     copied: tuple[str, str] | None = None

@@ -1,4 +1,4 @@
-"""The states of the global generators: kept at the end of a run, put back in another one as a trial."""
+"""The states of the global generators: kept as a checkpoint could have had them, put back in another one as a trial."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import json
 import random
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,15 +26,43 @@ from determinism.trace.schema import GENERATORS_FILE, PROCESSES_FOLDER, PUT_BACK
 
 
 class KeptGenerators:
-    """Knows the states at the end of the last step, and writes them down."""
+    """Knows the states when the program saved after the last step, or after an earlier one, and writes them down.
 
-    def __init__(self, folder: Path) -> None:
-        """Take the folder of the process."""
+    What is drawn between a step and saving, as by the loader of an evaluation, is drawn no more by a run that goes on. Where nothing is
+    saved through PyTorch, they are those at the end of the step.
+    """
+
+    def __init__(self, folder: Path, recorder: Recorder, steps: int | None) -> None:
+        """Take what is asked for.
+
+        Args:
+            folder: That of the process.
+            recorder: That of the main thread.
+            steps: After how many steps the states are those to keep; None for all steps.
+        """
         self._folder = folder
+        self._recorder = recorder
+        self._left = sys.maxsize if steps is None else steps
+        self._undo = [wrap(torch, "save", self._saving)]
         self._document: dict[str, Any] | None = None
 
     def step_ended(self) -> None:
         """Copy the states."""
+        self._left -= 1
+        self._copy()
+
+    def undo(self) -> list[Undo]:
+        """What takes the wrapper off."""
+        return self._undo
+
+    def _saving(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self._document is not None and threading.current_thread() is threading.main_thread():
+            self._recorder.run_unrecorded(self._copy)
+        return original(*args, **kwargs)
+
+    def _copy(self) -> None:
+        if self._left < 0:
+            return
         with undisturbed():
             found = capture_generators()
             devices = {
