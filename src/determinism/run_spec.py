@@ -185,8 +185,8 @@ class RunSpec:
     rows: dict[str, Any] | None = None
     """Inspect rows of batches: `batch` is the number of samples in one, `settings` the names of settings to try."""
     generators: dict[str, Any] | None = None
-    """Save the states of the global generators at the end of the last step; or restore saved ones: `from`, `which`,
-    `moment`, `after`; or `watch` the states that the program sets."""
+    """Save the states of the global generators as they were when the program saved after the last step, or after `steps`, or else at
+    the end of that step; or restore saved ones: `from`, `which`, `moment`, `after`; or `watch` the states that the program sets."""
     earlier_runs: Sequence[tuple[int, int]] | None = None
     """Start and end, in nanoseconds since 1970, of runs whose changed files are leftovers; None to watch no files."""
     copied: tuple[str, str] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 from collections.abc import Iterator
@@ -13,8 +14,12 @@ import torch
 
 from determinism.resume.torch import WatchedGenerators
 from determinism.resume.unsaved import unsaved
+from determinism.run_spec import RunSpec
 from determinism.session import seeding
-from determinism.trace.schema import PUT_BACK_FILE
+from determinism.session.record import recording
+from determinism.trace.files import read_document
+from determinism.trace.opening import open_trace
+from determinism.trace.schema import GENERATORS_FILE, PROCESSES_FOLDER, PUT_BACK_FILE, Table
 from tests.resumed_runs import compared, lacking
 
 
@@ -104,3 +109,24 @@ def test_a_generator_that_is_drawn_from_after_it_was_put_back(tmp_path: Path) ->
 
     assert found["rng-numpy"].is_put_back
     assert "restore it last" in found["rng-numpy"].fix
+
+
+def test_generators_are_kept_as_they_were_when_the_run_saved(tmp_path: Path) -> None:
+    """An evaluation between the last step and saving draws, and is not made again by a run that goes on."""
+    parameter = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    torch.manual_seed(5)
+    saved: list[torch.Tensor] = []
+    with recording(RunSpec(tmp_path / "run", generators={"keep": True, "steps": 2})):
+        for _ in range(3):
+            (parameter * torch.rand(2)).sum().backward()
+            optimizer.step()
+            torch.rand(3)
+            saved.append(torch.get_rng_state())
+            torch.save(parameter, tmp_path / "checkpoint")
+            torch.rand(3)
+
+    kept = read_document(tmp_path / "run" / PROCESSES_FOLDER / "main" / GENERATORS_FILE)
+    assert base64.b64decode(kept["torch"]["cpu"]) == bytes(saved[1].tolist())
+    (process,) = open_trace(tmp_path / "run").processes
+    assert "aten::clone" not in process.names.texts(Table.OP), "what is kept is not recorded"

@@ -232,3 +232,42 @@ def test_batches_that_are_prepared_before_the_model_is_called(tmp_path: Path, fa
 
     assert (process.result.divergence is None) == (not parts), process.result.divergence
     assert lacking(process) == parts
+
+
+def saving_now_and_then(file: Path, run: str, fault: str) -> object:
+    """Saves before every third step, and trains on; the resumed run makes again what came after that."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Dropout(0.3), torch.nn.Linear(6, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    begin = 0
+    if run == "resumed":
+        saved = torch.load(file)
+        model.load_state_dict(saved["model"])
+        if fault != "generator":
+            torch.set_rng_state(saved["generator"])
+        begin = saved["step"] - (fault == "step")
+    for step in range(begin, 5 if run == "first" else 8):
+        if run != "resumed" and step % 3 == 0:
+            saved = {"model": model.state_dict(), "generator": torch.get_rng_state(), "step": step}
+            torch.save(saved, file if run == "first" else file.with_suffix(".full"))
+        optimizer.zero_grad()
+        model(INPUTS[step : step + 4]).pow(2).mean().backward()
+        optimizer.step()
+    return model
+
+
+@pytest.mark.parametrize(("fault", "parts"), [("", []), ("generator", ["rng-torch"])])
+def test_steps_after_the_checkpoint_are_compared_with_those_of_the_full_run(
+    tmp_path: Path, fault: str, parts: list[str]
+) -> None:
+    process = compared(tmp_path, saving_now_and_then, fault)
+
+    assert (process.steps_before, process.steps) == (3, 5)
+    assert (process.result.divergence is None) == (not parts), process.result.divergence
+    assert lacking(process) == parts
+
+
+def test_a_step_that_is_made_twice_is_a_difference(tmp_path: Path) -> None:
+    """The run that goes on begins one step too early, with what was saved after it."""
+    process = compared(tmp_path, saving_now_and_then, "step")
+
+    assert process.result.divergence is not None

@@ -63,6 +63,17 @@ def test_what_is_left_out_is_named_with_its_line(tmp_path: Path, part: str, iden
     assert fix["verified"] is (part == "rng") is ("Verified: " in finished.text)
 
 
+@pytest.mark.parametrize(("without", "missing"), [("", []), ("rng", ["rng-torch"])])
+def test_a_run_may_train_on_after_it_saved(tmp_path: Path, without: str, missing: list[str]) -> None:
+    """As programs do that save now and then; the generator is put back as it was when the run saved."""
+    finished = one_command(tmp_path, "--beyond", "--without", without)
+    report = finished.report
+
+    assert report is not None and [one["id"] for one in report["missing"]] == missing, finished.text
+    assert finished.status == len(missing)
+    assert [fix["verified"] for fix in report["fixes"]] == [True] * len(missing)
+
+
 def epochs(*without: str) -> list[str]:
     program = [sys.executable, str(PROGRAMS / "resumed" / "epochs.py"), "--file", "last.pt", "--without", *without]
     runs = {"full": ["--epochs", "4"], "first": ["--epochs", "2"], "resumed": ["--epochs", "4", "--load"]}

@@ -81,3 +81,23 @@ def test_what_has_no_order_decides_nothing(tmp_path: Path) -> None:
     with FailFast(open_trace(runs[0].close()), tmp_path / "run-2") as following:
         assert not is_decided(following, within=0.5)
     runs[1].close()
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["waits", "computes"])
+def test_one_long_look_does_not_put_off_the_next(
+    busy: bool, first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one loads modules, and waits for a processor where the machine is busy."""
+    looks: list[float] = []
+
+    def look(following: FailFast, key: str) -> bool:
+        looks.append(time.monotonic())
+        end = looks[-1] + 0.2
+        while len(looks) == 1 and time.monotonic() < end:
+            time.sleep(0 if busy else 0.01)
+        return len(looks) == 2
+
+    monkeypatch.setattr(FailFast, "_process_differs", look)
+    monkeypatch.setattr(further_runs, "_SHARE", 1000)
+    with FailFast(open_trace(first), tmp_path / "run-2") as following:
+        assert is_decided(following, within=20)

@@ -70,6 +70,28 @@ def named(folder: Path, text: str, kind: Kind = Kind.DATA, **changes: Any) -> tu
 
 
 ORIGINS = {
+    "draw-that-leads-to-another": (
+        """
+        import random
+        def pair(groups, rows):
+            chosen = random.choice(["a", "b"])  # origin
+            first = groups[chosen][random.randrange(len(groups[chosen]))]
+            return torch.tensor(rows[first])  # used
+        """,
+        "seed-missing-python",
+        ("import random", "import random\nrandom.seed(1)"),
+    ),
+    "draw-after-one-for-something-else": (
+        """
+        import random
+        def pair(rows):
+            name = random.choice(["a", "b"])
+            row = torch.tensor(rows[random.randrange(9)])  # used # origin
+            return row, name
+        """,
+        "seed-missing-python",
+        ("import random", "import random\nrandom.seed(1)"),
+    ),
     "numpy-global": (
         """
         import numpy as np

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import determinism
 from determinism.trace.chunks import Chunk, RecordReader, join
 from tests.traces import TraceBuilder, chunk_of, process_of
 
@@ -70,3 +74,21 @@ def test_nothing_is_read_ahead_of_what_is_at_hand(trace: Path) -> None:
     portion = reader.at_hand()
     assert portion is not None and portion.rows == 7
     assert len(process._firsts) == 1
+
+
+def test_reading_does_not_import_pandas(trace: Path, tmp_path: Path) -> None:
+    """It takes seconds, and Arrow imports it to convert numbers where it is installed."""
+    (tmp_path / "pandas.py").write_text("print('imported')\n", encoding="utf-8")
+    reading = (
+        "from pathlib import Path\n"
+        "from determinism.trace.opening import open_trace\n"
+        f"(process,) = open_trace(Path({str(trace)!r})).processes\n"
+        "print(sum(chunk.rows for chunk in process.chunks()))"
+    )
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(determinism.__file__).parents[1])]),
+    }
+    ended = subprocess.run([sys.executable, "-c", reading], env=environment, capture_output=True, check=True, text=True)
+
+    assert ended.stdout.split() == [str(RECORDS + 1)]  # and the end of the process

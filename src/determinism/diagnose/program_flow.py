@@ -72,20 +72,9 @@ GENERATORS = (
     "random.Random",
 )  # fmt: skip
 """Calls that make a generator, which starts from the operating system unless a seed is given."""
-NOT_DRAWS = frozenset(
-    {
-        "seed",
-        "get_state",
-        "set_state",
-        "getstate",
-        "setstate",
-        "Generator",
-        "SeedSequence",
-        "PCG64",
-        "Philox",
-        "MT19937",
-    }
-)
+NOT_DRAWS = frozenset({
+    "seed", "get_state", "set_state", "getstate", "setstate", "Generator", "SeedSequence", "PCG64", "Philox", "MT19937",
+})  # fmt: skip
 _SCIKIT_LEARN = frozenset({
     "train_test_split", "shuffle", "resample", "RandomForestClassifier", "RandomForestRegressor", "ExtraTreesClassifier", "ExtraTreesRegressor",
     "MLPClassifier", "MLPRegressor", "KMeans", "MiniBatchKMeans", "ShuffleSplit", "StratifiedShuffleSplit", "make_classification",
@@ -322,6 +311,8 @@ class Program:
                 if (known := look(module, node)) is not None:
                     return known
             source = self._source(module, node)
+            if source in ("python-random", "numpy-random") and isinstance(node, ast.Call):
+                node = self._first_draw(module, node, source)
             is_file = isinstance(node, ast.Call) and module.dotted(node.func).startswith("tempfile.")
             is_name = is_file and not is_of_letters
             if source is not None and isinstance(node, ast.expr) and not is_name:
@@ -335,6 +326,19 @@ class Program:
             is_of_letters = is_of_letters or _uses_letters(node)
             waiting.extend((*behind, is_of_letters) for behind in self._behind(module, node))
         return other
+
+    def _first_draw(self, module: Module, draw: ast.Call, source: str) -> ast.Call:
+        """Return the first draw in the same function that decides what a draw chooses from; if there is none, the draw."""
+        function, reached = module.scope_of(draw), list[ast.AST]([draw])
+        for at in reached:
+            if isinstance(at, ast.Call) and at.lineno < draw.lineno and self._source(module, at) == source:
+                draw = at
+            reached += [
+                node
+                for owner, node in self._behind(module, at)
+                if owner is module and module.scope_of(node) is function and node not in reached
+            ]
+        return draw
 
     def comes_from(self, begin: Sequence[_Node], file: str, line: int, column: int) -> bool:
         """Whether some expressions go back to a call or, if its result is unused, to the object it is called on, such as a cursor.

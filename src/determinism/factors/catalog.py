@@ -101,7 +101,7 @@ _ALL = (
         cause="seed-missing-python",
         remedy=Remedy(
             "Seed Python's generator at the start of the program", "random.seed(0)",
-            side_effect="A random.Random of the program still needs its own seed.",
+            side_effect="A random.Random still needs its own seed.",
         ),
         starters=(Starter(f"{_SIMPLE}:seed_python"),),
     ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from determinism.comparison.recorded import cut_reasons, cut_troubles, environme
 from determinism.comparison.records import entry_of
 from determinism.comparison.result import Comparison, ResumeFindings, Trouble
 from determinism.op_semantics import OpSemantics
-from determinism.resume.observed import ResumedProcess, of_step
+from determinism.resume.observed import ResumedProcess, of_step, steps_when_saved
 from determinism.trace.chunks import Array, Chunk, pick
 from determinism.trace.process import ProcessTrace, Trace
 from determinism.trace.schema import LOAD_OP, RESULTS_OP, Table
@@ -350,7 +350,7 @@ def compare_resumed(full: Trace, first: Trace, resumed: Trace) -> list[ResumedPr
 
     Args:
         full: The uninterrupted run.
-        first: The run that saved the checkpoint and ended.
+        first: The run that saved the checkpoint; it may have continued afterwards.
         resumed: The run that resumed from it.
 
     Raises:
@@ -358,11 +358,14 @@ def compare_resumed(full: Trace, first: Trace, resumed: Trace) -> list[ResumedPr
     """
     by_key: Sequence[dict[str, ProcessTrace]] = [{p.key: p for p in ordered(trace)} for trace in (full, first, resumed)]
     common = [key for key in by_key[0] if all(key in keys for keys in by_key)]
-    return [_compare(by_key[0][key], by_key[1][key], by_key[2][key]) for key in common]
+    saved = steps_when_saved(by_key[1].values(), by_key[2].values())
+    return [_compare(by_key[0][key], by_key[1][key], by_key[2][key], saved) for key in common]
 
 
-def _compare(full: ProcessTrace, first: ProcessTrace, resumed: ProcessTrace) -> ResumedProcess:
-    steps = first.extent[1]
+def _compare(full: ProcessTrace, first: ProcessTrace, resumed: ProcessTrace, saved: Collection[int]) -> ResumedProcess:
+    # If the first run continued after it saved, the resumed one repeats those steps, and ends with the full one.
+    left = full.extent[1] - resumed.extent[1]
+    steps = left if left in saved and left < first.extent[1] else first.extent[1]
     whole = [_count_before(process, steps) for process in (full, first)]
     early = compare_processes(full.until(whole[0]), first.until(whole[1]))
     # Additional work of one of them, such as saving, has not changed anything.

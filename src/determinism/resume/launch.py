@@ -54,6 +54,8 @@ class ResumeTrial:
     """Variables for all three runs."""
     prefix: Sequence[str] = ()
     """Words to put before each command."""
+    steps: int | None = None
+    """The generators are restored to their states after this many steps of the first run; None: after all."""
 
 
 def last_before_steps(processes: Sequence[ResumedProcess]) -> dict[str, int]:
@@ -70,22 +72,26 @@ def last_before_steps(processes: Sequence[ResumedProcess]) -> dict[str, int]:
     return found
 
 
-def generator_trials(missing: Sequence[Missing], last: Mapping[str, int]) -> list[ResumeTrial]:
+def generator_trials(
+    missing: Sequence[Missing], last: Mapping[str, int], steps: int | None = None
+) -> list[ResumeTrial]:
     """How the generators that were not saved can be put back; empty if more is missing, which only the program can save.
 
     Args:
         missing: What a checkpoint lacks.
         last: The result of `last_before_steps`.
+        steps: The number of steps after which the checkpoint was saved; None: all of the first run.
     """
     names = [one.identifier for one in missing if one.identifier != _ELSE]
     if not names or any(name not in _FROM_OUTSIDE for name in names):
         return []
     if last:
         request = {"which": names, "moment": WITHOUT_LOADER, "after": dict(last)}
-        return [ResumeTrial("generators restored before the first step", request)]
+        return [ResumeTrial("generators restored before the first step", request, steps=steps)]
     texts = {"batch": "before the first batch", "iterator": "before the loader is iterated over"}
     return [
-        ResumeTrial(f"generators restored {texts[moment]}", {"which": names, "moment": moment}) for moment in MOMENTS
+        ResumeTrial(f"generators restored {texts[moment]}", {"which": names, "moment": moment}, steps=steps)
+        for moment in MOMENTS
     ]
 
 
@@ -297,7 +303,7 @@ class ResumeRuns:
         if result.exit_status and not self.allow_failure:
             raise LaunchError(
                 "resume-run-failed",
-                f"The {title} ended with {exit_phrase(result.exit_status)}, so there is no complete run to compare. Its output is "
+                f"The {TITLES[name]} ended with {exit_phrase(result.exit_status)}, so there is no complete run to compare. Its output is "
                 f"{'above' if log is None else f'in {log}'}. Fix it, or accept the failure with --allow-failure.",
             )
         require_recorded(trace, result.exit_status)
@@ -370,8 +376,9 @@ class ResumeCheck:
 
     def _with_missing(self, comparison: Comparison, processes: Sequence[ResumedProcess], full: Trace) -> Comparison:
         """Put back from outside what the checkpoint lacks; fixes are verified only if the runs then are equal."""
+        steps = max((process.steps_before for process in processes), default=None)
         trials = (
-            generator_trials(comparison.missing or (), last_before_steps(processes))
+            generator_trials(comparison.missing or (), last_before_steps(processes), steps)
             if self._may_try(comparison)
             else []
         )
@@ -422,9 +429,8 @@ class ResumeCheck:
         if full is None:
             full = self._runs.make("full", commands["full"], environment=variables, trial=title)
         # Made again: the resumed run may have overwritten the checkpoint from which it resumed.
-        first = self._runs.make(
-            "first", commands["first"], generators={"keep": True}, environment=variables, trial=title
-        )
+        keep = {"keep": True, "steps": trial.steps}
+        first = self._runs.make("first", commands["first"], generators=keep, environment=variables, trial=title)
         generators = None if trial.generators is None else {**trial.generators, "from": str(first.folder)}
         resumed = self._runs.make(
             "resumed", commands["resumed"], generators=generators, environment=variables, trial=title

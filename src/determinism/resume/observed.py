@@ -110,7 +110,7 @@ class ResumedProcess:
     first: ProcessTrace
     resumed: ProcessTrace
     steps_before: int
-    """How many steps the first run made."""
+    """How many steps the full run made before the first one of the resumed run."""
     result: ProcessComparison
     parts: tuple[TraceSuffix, TraceSuffix] | None
     """The compared parts; None if no step is left to compare."""
@@ -135,6 +135,27 @@ def digests(process: ProcessTrace, *, upto_step: int, of_loads: bool = False) ->
         if rows < chunk.rows:
             break
     return found
+
+
+def steps_when_saved(first: Iterable[ProcessTrace], resumed: Iterable[ProcessTrace]) -> set[int]:
+    """Return the numbers of steps after which the first run saved the most of what the resumed run loaded.
+
+    Args:
+        first: The processes of the run that saved.
+        resumed: The processes of the resumed run.
+
+    Raises:
+        TraceError: A trace is damaged.
+    """
+    loaded = {digest for process in resumed for digest in digests(process, upto_step=0, of_loads=True)}
+    saved: dict[int, set[bytes]] = {}
+    for process in first:
+        for chunk in process.chunks():
+            for row in np.flatnonzero(chunk.columns["role"] == Role.CHECKPOINT).tolist():
+                given = (chunk.children[place].digests_of(row) for place in ("outputs", "input_digests"))
+                saved.setdefault(int(chunk.columns["step"][row]), set()).update(*given)
+    counts = {step: len(found & loaded) for step, found in saved.items()}
+    return {step for step, count in counts.items() if count and count == max(counts.values())}
 
 
 def drawn_from(process: ProcessTrace, upto_step: int) -> list[bytes]:

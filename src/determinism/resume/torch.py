@@ -1,4 +1,4 @@
-"""The states of the global generators: kept at the end of one run, put back in another as a trial."""
+"""The states of the global generators: kept as a checkpoint could have had them, restored in another run as a trial."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import json
 import random
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,15 +26,43 @@ from determinism.trace.schema import GENERATORS_FILE, PROCESSES_FOLDER, PUT_BACK
 
 
 class KeptGenerators:
-    """Keeps the states at the end of the last step, and writes them to the trace."""
+    """Keeps the states when the program saved after the last step, or after an earlier one, and writes them to the trace.
 
-    def __init__(self, folder: Path) -> None:
-        """Take the folder of the process."""
+    What the program draws between a step and saving, such as for an evaluation, a resumed run does not draw again. If nothing is
+    saved through PyTorch, the states at the end of the step are kept.
+    """
+
+    def __init__(self, folder: Path, recorder: Recorder, steps: int | None) -> None:
+        """Start watching `torch.save`.
+
+        Args:
+            folder: The folder of the process's trace.
+            recorder: The recorder of the main thread.
+            steps: The number of steps after which to keep the states; None for all steps.
+        """
         self._folder = folder
+        self._recorder = recorder
+        self._left = sys.maxsize if steps is None else steps
+        self._undo = [wrap(torch, "save", self._saving)]
         self._document: dict[str, Any] | None = None
 
     def step_ended(self) -> None:
         """Copy the states."""
+        self._left -= 1
+        self._copy()
+
+    def undo(self) -> list[Undo]:
+        """Return what removes the wrapper."""
+        return self._undo
+
+    def _saving(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self._document is not None and threading.current_thread() is threading.main_thread():
+            self._recorder.run_unrecorded(self._copy)
+        return original(*args, **kwargs)
+
+    def _copy(self) -> None:
+        if self._left < 0:
+            return
         with undisturbed():
             found = capture_generators()
             devices = {

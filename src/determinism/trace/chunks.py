@@ -172,13 +172,18 @@ class Chunk:
         return self.first + row if self.picked is None else int(self.picked[row])
 
 
+_DTYPES: dict[str, type[np.generic]] = {"b": np.int8, "i": np.int32, "digest": np.uint64}
+
+
 def _cells(array: pa.Array, code: str) -> Array:
-    if code == "digest":
-        data, end = array.buffers()[1], 2 * (array.offset + len(array))
-        # A buffer may be longer than its content.
-        flat = np.frombuffer(data, dtype=np.uint64, count=end) if data is not None and end else np.zeros(0, np.uint64)
-        return flat[2 * array.offset :].reshape(-1, 2)
-    return np.asarray(array)
+    """Return the cells of a column without nulls. Arrow's own conversion would import pandas where that is installed."""
+    width = 2 if code == "digest" else 1
+    data, end = array.buffers()[1], width * (array.offset + len(array))
+    # A buffer may be longer than its content.
+    is_empty = data is None or not end
+    flat: Array = np.zeros(0, _DTYPES[code]) if is_empty else np.frombuffer(data, dtype=_DTYPES[code], count=end)
+    cells = flat[width * array.offset :]
+    return cells.reshape(-1, 2) if code == "digest" else cells
 
 
 def chunk_from_batch(first: int, batch: pa.RecordBatch) -> Chunk:
@@ -187,7 +192,7 @@ def chunk_from_batch(first: int, batch: pa.RecordBatch) -> Chunk:
     children = {}
     for group, described in CHILD_COLUMNS.items():
         lists = batch.column(group)
-        starts = np.asarray(lists.offsets).astype(np.int64)
+        starts = _cells(lists.offsets, "i").astype(np.int64)
         values = lists.values
         entries = {c.name: _cells(values.field(i), c.code) for i, c in enumerate(described)}
         low, high = int(starts[0]), int(starts[-1])

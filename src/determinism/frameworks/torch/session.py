@@ -99,7 +99,7 @@ class ProcessRequests:
         elif "watch" in generators:
             self._watched = WatchedGenerators(folder)
         else:
-            self._kept = KeptGenerators(folder)
+            self._kept = KeptGenerators(folder, recorder, generators.get("steps"))
 
     def step_ended(self) -> None:
         """Note that a step of the main thread ended."""
@@ -119,7 +119,7 @@ class ProcessRequests:
         Raises:
             OSError: A file cannot be written.
         """
-        for setting in (self._put_back, self._watched):
+        for setting in (self._put_back, self._watched, self._kept):
             for undo in setting.undo() if setting is not None else ():
                 undo()
         for one in (self._rows, self._kept, self._watched, self._marks):

@@ -12,6 +12,7 @@ parser.add_argument("--load", default="")
 parser.add_argument("--without", default="")
 parser.add_argument("--unseeded", action="store_true")
 parser.add_argument("--fail", action="store_true")
+parser.add_argument("--beyond", action="store_true", help="make one more step after saving")
 options = parser.parse_args()
 
 torch.set_num_threads(1)
@@ -29,11 +30,16 @@ if options.load:
         torch.set_rng_state(saved["rng"])
     step = saved["step"]
 
-while step < options.steps:
+
+def train():
     optimizer.zero_grad()
     loss = model(torch.linspace(-1, 1, 32).reshape(8, 4) * (step % 3 + 1)).pow(2).mean()
     loss.backward()
     optimizer.step()
+
+
+while step < options.steps:
+    train()
     step += 1
 
 if options.save:
@@ -44,6 +50,8 @@ if options.save:
         "step": step,
     }
     torch.save({name: value for name, value in kept.items() if name != options.without}, options.save)  # SITE
+if options.beyond:
+    train()
 if options.fail:
     raise SystemExit(3)
 print(model[0].weight.sum().item())
