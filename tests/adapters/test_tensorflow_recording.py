@@ -165,6 +165,21 @@ def test_a_failure_of_the_recorder_is_a_blind_spot_and_not_the_programs(
     assert found.blind_spots[0]["reason"] == "RuntimeError: planted"
 
 
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+@pytest.mark.parametrize("is_mirrored", [False, True])
+def test_what_keras_reads_of_a_variable_is_read_by_the_program(tmp_path: Path, is_mirrored: bool) -> None:
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"]) if is_mirrored else tf.distribute.get_strategy()
+
+    def read() -> None:
+        with strategy.scope():
+            keras.ops.convert_to_numpy(keras.Variable(keras.random.normal((3,))))
+
+    found = recorded(tmp_path, read)
+    (escaped,) = [one for one in found.entries if one.role == Role.ESCAPE]
+    assert escaped.inputs[0].producer in {one.number for one in found.entries if one.role == Role.OP}
+    assert not found.blind_spots
+
+
 def test_what_was_traced_before_is_recorded_with_its_lines_and_steps(tmp_path: Path) -> None:
     """The recording begins in the middle of the program."""
     weight = tf.Variable([1.0, 2.0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import cProfile
+import pstats
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -36,6 +38,23 @@ def test_threads_that_interleave_otherwise(tmp_path: Path) -> None:
     comparison = compared(tmp_path, write)
     assert comparison.verdict is Verdict.SAME and comparison.dead_differences == 0
     assert comparison.recorded.processes == 1
+
+
+def test_the_work_grows_no_faster_than_what_threads_do(tmp_path: Path) -> None:
+    """Calls are counted, as they are the same on every machine; each value is only looked at, and comes from outside."""
+
+    def calls(tasks: int) -> int:
+        def write(b: TraceBuilder, run: int) -> None:
+            stream = threads(b, "one")
+            for number in range(tasks):
+                task(stream, f"{number + run}", f"sum {number} of {run}", thread=1)
+
+        with cProfile.Profile() as profile:
+            assert compared(tmp_path / f"{tasks}", write).verdict is Verdict.DIFFERENT
+        return sum(count for _, count, *_ in pstats.Stats(profile).stats.values())  # type: ignore[attr-defined]
+
+    few, many = (calls(tasks) for tasks in (100, 600))
+    assert many < 9 * few
 
 
 def test_work_that_another_process_of_the_pool_took(tmp_path: Path) -> None:

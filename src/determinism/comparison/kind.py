@@ -15,7 +15,7 @@ from determinism.comparison.columns import Group, held_by_position
 from determinism.comparison.divergence import DeadDifference, Divergence, InputDifference, OutputDifference
 from determinism.comparison.records import DigestSearch, Entry, Received, Root, entry_of, only_moves
 from determinism.op_semantics import OpSemantics
-from determinism.trace.chunks import Array, Chunk, pick
+from determinism.trace.chunks import Chunk
 from determinism.trace.process import ProcessTrace
 from determinism.trace.schema import MOST_OVERLAPS, Frame, Layout, Table
 from determinism.trace.views import JoinedStreams
@@ -197,15 +197,19 @@ def _is_read_elsewhere(root: Root) -> bool:
     """Whether each external value that only one run reads here is read by the same op elsewhere in the other run."""
     group, row = root.group, root.position
     sides = ((group.first, int(group.pairing.first[row])), (group.second, int(group.pairing.second[row])))
-    here = [_held_by(chunk, np.array([at])) for chunk, at in sides]
-    everywhere = [_held_by(c, np.flatnonzero(c.columns["op"] == c.columns["op"][at])) for c, at in sides]
-    return here[0] - here[1] <= everywhere[1] and here[1] - here[0] <= everywhere[0]
+    here = [set(chunk.children["input_digests"].digests_of(at)) for chunk, at in sides]
+    return all(_are_read(*sides[1 - side], here[side] - here[1 - side]) for side in (0, 1))
 
 
-def _held_by(chunk: Chunk, rows: Array) -> set[bytes]:
-    """Return the digests of the external values that records read."""
-    digests = pick(chunk, rows).children["input_digests"].columns["digest"]
-    return {row.tobytes() for row in digests}
+def _are_read(chunk: Chunk, at: int, wanted: Set[bytes]) -> bool:
+    """Whether records of the same op as the one at a position read all of these digests from outside."""
+    entries = chunk.children["input_digests"]
+    digests = entries.columns["digest"]
+    heads = np.frombuffer(b"".join(digest[:8] for digest in wanted), dtype=np.uint64)
+    # Turning all of the op's digests into Python objects would take long, since each root of a thread asks.
+    alike = np.flatnonzero(np.isin(digests[:, 0], heads))
+    alike = alike[chunk.columns["op"][entries.owners[alike]] == chunk.columns["op"][at]]
+    return wanted <= {row.tobytes() for row in digests[alike]}
 
 
 def _kind_of_other_inputs(root: Root) -> Kind:
@@ -624,10 +628,12 @@ class Threads:
         """
         if not received.pairs or root.first is None or changes_in_place(root.first):
             return False
-        if root.aspects.arguments or root.aspects.generators or kind_of(root, Level.OP) is not Kind.DATA:
+        if root.aspects.arguments or root.aspects.generators:
             return False
         values = {digest for pair in received.pairs for digest in pair}
         if not all(self.made(digest, run) for digest in values for run in (0, 1)):
+            return False
+        if kind_of(root, Level.OP) is not Kind.DATA:
             return False
         return not any(self._search.has_taken(traces[0], new) for traces in self._streams for new in made - values)
 

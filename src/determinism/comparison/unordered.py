@@ -111,14 +111,15 @@ class UnorderedFlow(Flow):
         """Return the roots that an output descends from, in order."""
         return [self._open[index] for index in self._taints.roots_of(key, output)]
 
-    def made_of(self, root: Root) -> set[bytes]:
-        """Return the digests of all values of the first run that descend from a root."""
+    def made_of(self, roots: frozenset[int]) -> dict[int, set[bytes]]:
+        """Return per root, by its index, the digests of all values of the first run that descend from it."""
         outputs = self._group.first.children["outputs"]
         rows = dict(zip(self._group.keys.tolist(), self._group.pairing.first.tolist(), strict=True))
-        found = set()
+        found: dict[int, set[bytes]] = {index: set() for index in roots}
         for (key, output), taints in self._taints.items():
-            if rows.get(key, -1) >= 0 and any(taint.root == root.index for taint in taints):
-                found.add(outputs.columns["digest"][int(outputs.starts[rows[key]]) + output].tobytes())
+            row = rows.get(key, -1)
+            for index in roots.intersection(taint.root for taint in taints) if row >= 0 else ():
+                found[index].add(outputs.columns["digest"][int(outputs.starts[row]) + output].tobytes())
         return found
 
     def _vanished(self) -> dict[int, set[int]]:
@@ -220,7 +221,9 @@ def _without_looks(
     live: list[Root], flow: UnorderedFlow, around: Surroundings, own: tuple[ProcessTrace, ProcessTrace]
 ) -> list[Root]:
     """Drop values that a thread only looked at, at a different moment in each run, such as for time-based logging."""
-    looks = {root.index: (received_by(root), flow.made_of(root)) for root in live if root.index not in flow.used}
+    looked_at = [root for root in live if root.index not in flow.used]
+    made_of = flow.made_of(frozenset(root.index for root in looked_at))
+    looks = {root.index: (received_by(root), made_of[root.index]) for root in looked_at}
     for received, made in looks.values():
         around.search.expect({*made, *(digest for pair in received.pairs for digest in pair)})
     threads = Threads([own] if around.main is None else [around.main, own], around.search)

@@ -111,7 +111,8 @@ def _unrecorded(recorder: Recorder) -> Callable[..., Any]:
 
 def _recording(recorder: Recorder, *, is_method: bool) -> Callable[..., Any]:
     def around(original: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if not recorder.is_own():
+        # Of a variable, Keras asks the value that was read from it, which comes here again.
+        if not recorder.is_own() or not isinstance(tensor, ops._EagerTensorBase):
             return original(tensor, *args, **kwargs)
         way = sys._getframe(2).f_code.co_name if is_method else "numpy"
         # Strings that libraries read, such as file names, do not enter computations.
@@ -127,8 +128,7 @@ def _recording(recorder: Recorder, *, is_method: bool) -> Callable[..., Any]:
 
 
 def _escaped(recorder: Recorder, name: str, tensor: Any) -> None:
-    tensor = getattr(tensor, "_value", tensor)
-    if not hasattr(tensor, "_numpy_internal") or not has_value(tensor.dtype):
+    if not has_value(tensor.dtype):
         return
     value = recorder.value(tensor)
     number = recorder.emit(Role.ESCAPE, name, [value], [(value.layout, value.digest)])
