@@ -38,7 +38,7 @@ def call_of(function: Any, *arguments: Any) -> CompiledCall:
     for external, _ in concrete.graph.captures:
         variable = variables.get(id(external))
         given.append((external.numpy(), False) if variable is None else (variable.numpy(), True))
-    return CompiledCall(library, name, given, [content for content, _ in given], (), tells_variables=True)
+    return CompiledCall(library, name, given, [content for content, _ in given], (), returns_variables=True)
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,25 @@ def test_nothing_names_the_machine_it_was_made_on() -> None:
     assert found == []
 
 
+TRANSLATED = re.compile(
+    r"\bstands\b(?! in\b)|(?<!there )\b(?:is|are|was|were) no (?!longer\b)[a-z]|\bof ours\b", re.IGNORECASE
+)
+"""Phrases that come from translating word by word: something represents, is not a, and is our own."""
+
+
+def test_texts_are_in_the_words_of_the_field() -> None:
+    texts = [path for path in kept_files() if path.suffix in {".py", ".h", ".cpp", ".md", ".toml"}]
+    of_users = [path for path in texts if path.relative_to(ROOT).parts[0] in {"src", "docs", "README.md"}]
+    assert of_users
+    found = [
+        f"{path.relative_to(ROOT).as_posix()}:{number}: {line.strip()}"
+        for path in of_users
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if TRANSLATED.search(line)
+    ]
+    assert found == []
+
+
 ANALYSING = ("batch/compare.py", "batch/diagnose.py", "batch/launch.py", "comparison", "diagnose", "report", "resume")
 OF_A_RECORDER = {"resume/torch.py"}
 """It runs in the program, beside PyTorch's recorder."""

@@ -413,11 +413,11 @@ class SerializedProgram:
         first = self._computations[entry].messages(2)[0].number(35)
         # Numbers are unique within a computation; in newer versions the upper half is the computation's number.
         number = max(self._instructions) + 1 if first >> 32 == 0 else self._next_in(entry)
-        stands = Message().add(1, "watched").add(2, "iota").add(3, _shape(size)).add(14, packed([0])).add(35, number)
+        stand_in = Message().add(1, "watched").add(2, "iota").add(3, _shape(size)).add(14, packed([0])).add(35, number)
         computations = module.messages(3)
         for one in computations:
             if one.number(5) == entry:
-                one.add(2, stands).set(6, number).set(4, one.message(4).set(2, _shape(size)))
+                one.add(2, stand_in).set(6, number).set(4, one.message(4).set(2, _shape(size)))
         module.set(3, *computations).set(4, module.message(4).set(2, _shape(size)))
         # The result does not reuse memory of the arguments.
         module.set(8, Message()).set(18, Message())

@@ -76,7 +76,7 @@ class CompiledCall:
         read: Sequence[Any],
         made: Sequence[Any],
         *,
-        tells_variables: bool = False,
+        returns_variables: bool = False,
     ) -> None:
         """Take what is known about the run.
 
@@ -86,14 +86,14 @@ class CompiledCall:
             given: For each argument, its content and whether that is a variable's.
             read: Contents in the order of the record's inputs; None for an unknown one.
             made: Its results, apart from handles.
-            tells_variables: Whether the final contents of the variables follow these results.
+            returns_variables: Whether the final contents of the variables follow these results.
         """
         self._library = library
         self._name = name
         self._given = [Given(*one) for one in given]
         self.inputs = [one for one in read if one is not None]
         self.outputs = made
-        self._tells_variables = tells_variables
+        self._returns_variables = returns_variables
         is_unknown = any(content is None for content, _ in given) or len(self.inputs) != len(read)
         self.problem = _UNKNOWN if is_unknown else None
 
@@ -109,7 +109,7 @@ class CompiledCall:
         """
         definition = context.context().get_function_def(self._name)
         made, held = run_function(self._name, self._given, len(definition.signature.output_arg))
-        held = held if self._tells_variables else []
+        held = held if self._returns_variables else []
         return [as_array(one) for one in made if has_value(one.dtype)] + [as_array(one) for one in held]
 
     def varying_place(self, seconds: float) -> dict[str, Any] | None:
@@ -250,19 +250,19 @@ class _Search:
             yield called[0], arguments
 
     def _iterations(self, condition: str, body: str, state: list[Given]) -> Iterator[tuple[str, list[Given]]]:
-        tells, loops = _Function(self._library, condition), _Function(self._library, body)
+        condition_function, body_function = _Function(self._library, condition), _Function(self._library, body)
         for _ in range(_MOST_ITERATIONS):
             if any(one.content is None for one in state):
                 return
-            goes_on, _ = run_function(tells.giving(tells.graph.outputs), state, 1)
-            if not bool(as_array(goes_on[0])):
+            continues, _ = run_function(condition_function.giving(condition_function.graph.outputs), state, 1)
+            if not bool(as_array(continues[0])):
                 return
             yield body, state
-            kept = [tensor for tensor in loops.graph.outputs if has_value(tensor.dtype)]
-            made = iter(run_function(loops.giving(kept), state, len(kept))[0])
+            kept = [tensor for tensor in body_function.graph.outputs if has_value(tensor.dtype)]
+            made = iter(run_function(body_function.giving(kept), state, len(kept))[0])
             state = [
                 Given(as_array(next(made))) if has_value(tensor.dtype) else one
-                for tensor, one in zip(loops.graph.outputs, state, strict=True)
+                for tensor, one in zip(body_function.graph.outputs, state, strict=True)
             ]
 
 

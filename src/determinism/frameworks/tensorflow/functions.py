@@ -682,7 +682,7 @@ class FunctionCalls:
         ]
         left = [content_of(one.handle) for one in resources]
         contents = [content(value) for value in read]
-        return self.library.look_into(self.library, name, given, contents, [*outputs, *left], tells_variables=True)
+        return self.library.look_into(self.library, name, given, contents, [*outputs, *left], returns_variables=True)
 
     def _note_compiled(self) -> None:
         for name in sorted(self.library.compiled - self._told):

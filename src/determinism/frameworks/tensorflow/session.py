@@ -111,7 +111,7 @@ def _unrecorded(recorder: Recorder) -> Callable[..., Any]:
 
 def _recording(recorder: Recorder, *, is_method: bool) -> Callable[..., Any]:
     def around(original: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        # Of a variable, Keras asks the value that was read from it, which comes here again.
+        # For a variable, Keras converts the tensor that it reads from it, which calls this again.
         if not recorder.is_own() or not isinstance(tensor, ops._EagerTensorBase):
             return original(tensor, *args, **kwargs)
         way = sys._getframe(2).f_code.co_name if is_method else "numpy"
