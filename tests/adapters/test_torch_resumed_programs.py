@@ -266,6 +266,30 @@ def test_steps_after_the_checkpoint_are_compared_with_those_of_the_full_run(
     assert lacking(process) == parts
 
 
+def saving_scores_too(file: Path, run: str, fault: str) -> object:
+    """Saves the checkpoint, and then something that no run loads."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Dropout(0.3), torch.nn.Linear(6, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if run == "resumed":
+        model.load_state_dict(torch.load(file))
+    for step in range(4 if run == "resumed" else 0, 4 if run == "first" else 8):
+        optimizer.zero_grad()
+        model(INPUTS[step : step + 4]).pow(2).mean().backward()
+        optimizer.step()
+    if run == "first":
+        torch.save(model.state_dict(), file)
+        torch.save(torch.arange(9.0), file.with_suffix(".scores"))
+    return model
+
+
+def test_the_line_that_saved_what_was_loaded_is_named(tmp_path: Path) -> None:
+    (missing,) = unsaved(compared(tmp_path, saving_scores_too))
+
+    assert missing.identifier == "rng-torch"
+    assert missing.site is not None
+    assert "torch.save(model.state_dict(), file)" in missing.site.code
+
+
 def test_a_step_that_is_made_twice_is_a_difference(tmp_path: Path) -> None:
     """The run that goes on begins one step too early, with what was saved after it."""
     process = compared(tmp_path, saving_now_and_then, "step")

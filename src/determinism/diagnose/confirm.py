@@ -347,7 +347,7 @@ def needs_values(divergence: Divergence | None) -> bool:
         has_varied = any((output.distinct or 0) > 1 for output in divergence.outputs)
         return divergence.inputs_equal is True and not has_varied and is_repeatable(divergence.op)
     if OpSemantics.LEAVES_UNWRITTEN in what_op_does(divergence.op):
-        # Memory that nobody has written has no values of its own.
+        # Uninitialized memory has no values of its own.
         return False
     return divergence.kind in _KINDS and (is_repeatable(divergence.op) or divergence.op in _EVENTS)
 

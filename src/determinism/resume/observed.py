@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +14,7 @@ from determinism.op_semantics import OpSemantics
 from determinism.trace.chunks import Array, Chunk, cut
 from determinism.trace.chunks import join as joined
 from determinism.trace.process import ProcessTrace
-from determinism.trace.schema import END_OP, LOAD_OP, STEP_OP, Table
+from determinism.trace.schema import END_OP, LOAD_OP, NONE, STEP_OP, Frame, Table
 from determinism.trace.views import TraceSuffix
 from determinism.types import NO_DIGEST, Role
 
@@ -150,12 +150,38 @@ def steps_when_saved(first: Iterable[ProcessTrace], resumed: Iterable[ProcessTra
     loaded = {digest for process in resumed for digest in digests(process, upto_step=0, of_loads=True)}
     saved: dict[int, set[bytes]] = {}
     for process in first:
-        for chunk in process.chunks():
-            for row in np.flatnonzero(chunk.columns["role"] == Role.CHECKPOINT).tolist():
-                given = (chunk.children[place].digests_of(row) for place in ("outputs", "input_digests"))
-                saved.setdefault(int(chunk.columns["step"][row]), set()).update(*given)
+        for step, _, found in _saves(process):
+            saved.setdefault(step, set()).update(found)
     counts = {step: len(found & loaded) for step, found in saved.items()}
     return {step for step, count in counts.items() if count and count == max(counts.values())}
+
+
+def saving_site(first: ProcessTrace, resumed: ProcessTrace) -> Frame | None:
+    """Return the line of the first save with the most of what the resumed run loaded; if it loaded nothing known, of the last save.
+
+    Args:
+        first: The process that saved.
+        resumed: The same process of the resumed run.
+
+    Raises:
+        TraceError: A trace is damaged.
+    """
+    loaded = digests(resumed, upto_step=0, of_loads=True)
+    most, stack = 0, NONE
+    for _, number, found in _saves(first):
+        count = len(found & loaded)
+        if count > most or not most:
+            most, stack = count, number
+    frames = () if stack == NONE else first.names.stack(stack)
+    return frames[0] if frames else None
+
+
+def _saves(process: ProcessTrace) -> Iterator[tuple[int, int, set[bytes]]]:
+    """Yield the step, the number of the stack and the digests of each save."""
+    for chunk in process.chunks():
+        for row in np.flatnonzero(chunk.columns["role"] == Role.CHECKPOINT).tolist():
+            given = (chunk.children[place].digests_of(row) for place in ("outputs", "input_digests"))
+            yield int(chunk.columns["step"][row]), int(chunk.columns["stack"][row]), set().union(*given)
 
 
 def drawn_from(process: ProcessTrace, upto_step: int) -> list[bytes]:

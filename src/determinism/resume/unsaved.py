@@ -36,6 +36,7 @@ from determinism.resume.observed import (
     made,
     of_step,
     read_by,
+    saving_site,
     seeds_of_epoch,
     states_at_end,
 )
@@ -428,7 +429,7 @@ def unsaved(process: ResumedProcess) -> list[Missing]:
     """
     if process.result.divergence is None:
         return []
-    site = saving_site(process.first)
+    site = saving_site(process.first, process.resumed)
     search = _Search(process)
     found = search.identifiers()
     return [_missing(one, site, search) for one in found]
@@ -468,17 +469,6 @@ def _fix_of(identifier: str, search: _Search) -> str:
     )
     # What to do comes first: a terminal shows only the first lines of a long entry.
     return f"{fix(identifier)}{never if names else ''}"
-
-
-def saving_site(process: ProcessTrace) -> Frame | None:
-    """The line of the last save; None if no save is known."""
-    found = None
-    for chunk in process.chunks():
-        rows = np.flatnonzero(chunk.columns["role"] == Role.CHECKPOINT)
-        if len(rows):
-            found = int(chunk.columns["stack"][rows[-1]])
-    stack = () if found is None else process.names.stack(found)
-    return stack[0] if stack else None
 
 
 class _Search:
