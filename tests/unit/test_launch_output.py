@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from determinism.launch.program import failed_run_text
+
 _RUN = """
 import subprocess, sys
 from pathlib import Path
@@ -160,3 +162,25 @@ def test_without_a_pseudo_terminal_the_program_gets_the_terminal_itself(log: Pat
     assert read_until_closed(terminal) == f"{name}\r\n"
     assert run.wait() == 0
     assert not log.exists()
+
+
+@pytest.mark.parametrize(
+    ("printed", "quoted"),
+    [
+        ("Traceback (most recent call last):\n  ...\nKeyError: 'model'\n\n", "KeyError: 'model'"),
+        ("x" * 9_000 + "\n" + "y" * 900, "y" * 200),
+        ("\x1b[31mfailed\x1b[0m\n", r"\x1b[31mfailed\x1b[0m"),
+        ("", "nothing"),
+    ],
+)
+def test_the_message_on_a_run_that_failed_quotes_what_it_printed_last(log: Path, printed: str, quoted: str) -> None:
+    log.write_text(printed)
+    text = failed_run_text("resumed run", 1, log)
+    assert text.startswith("The resumed run ended with exit status 1, so there is no complete run to compare.")
+    assert text.endswith(f'Its output is in {log}, and ends with "{quoted}".')
+
+
+def test_output_that_was_shown_is_not_quoted(log: Path) -> None:
+    assert failed_run_text("full run", 3, None).endswith("Its output is above.")
+    # The log is gone.
+    assert failed_run_text("full run", 3, log).endswith(f"Its output is in {log}.")

@@ -13,7 +13,7 @@ from determinism.comparison.result import Comparison, RunSummary
 from determinism.errors import DeterminismError, LaunchError, UsageError, exit_phrase
 from determinism.launch.interpreter import check_interpreter
 from determinism.launch.io import OutputFolder, StandardInput
-from determinism.launch.program import Announce, Interrupted, ProgramExit, unannounced
+from determinism.launch.program import Announce, Interrupted, ProgramExit, failed_run_text, unannounced
 from determinism.launch.record import RunResult, Unfinished, record_program, require_recorded
 from determinism.launch.runs import end_search_early, may_run_further, without_traces
 from determinism.run_spec import RunSpec
@@ -131,9 +131,8 @@ class BatchCheck:
         if result.exit_status:
             raise LaunchError(
                 "batch-run-failed",
-                f"The {title} ended with {exit_phrase(result.exit_status)}, so there is no complete run to compare. Its output is "
-                f"{'above' if log is None else f'in {log}'}. Fix it, or leave this size out of --sizes. In training mode batch norm "
-                "does not accept a batch of 1.",
+                f"{failed_run_text(title, result.exit_status, log)} Fix it, or leave this size out of --sizes. In training mode "
+                "batch norm does not accept a batch of 1.",
             )
         require_recorded(trace, result.exit_status)
         return open_trace(trace)

@@ -10,16 +10,17 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from determinism.errors import LaunchError, exit_phrase, signal_name
+from determinism.errors import LaunchError, exit_phrase, legible, signal_name
 from determinism.factors.catalog import before_start, factor_environment
 from determinism.launch.interpreter import BOOTSTRAP_FOLDER
 from determinism.launch.io import OutputLog, StandardInput
 from determinism.launch.processes import GroupWitness, HiddenProcesses, Interruption, caught_signals, send
+from determinism.redaction import redacted_text
 from determinism.run_spec import PROCESS_VARIABLE, RunSpec
 from determinism.trace.schema import PROCESSES_FOLDER, SPOOL_FILE, TIME_LIMIT
 from determinism.trace.spool import read_progress
@@ -145,6 +146,28 @@ class Interrupted(LaunchError):
 
 INTERRUPTED = 128 + signal.SIGINT
 """Exit status, as in shells, of a command that the user ended with Ctrl-C."""
+
+
+_LOG_END_BYTES = 4_096
+_QUOTED_CHARACTERS = 200
+
+
+def failed_run_text(title: str, exit_status: int, log: Path | None) -> str:
+    """Say that a run failed, with the last line that it printed: in Python, what it raised.
+
+    Args:
+        title: Title of the run.
+        exit_status: See `ProgramExit`.
+        log: Where its output went; None if it passed through.
+    """
+    where = "above" if log is None else f"in {log}"
+    if log is not None:
+        with suppress(OSError), log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _LOG_END_BYTES))
+            lines = file.read().decode(errors="replace").split("\n")
+            last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
+            where = f'{where}, and ends with "{redacted_text(legible(last[:_QUOTED_CHARACTERS]))}"'
+    return f"The {title} ended with {exit_phrase(exit_status)}, so there is no complete run to compare. Its output is {where}."
 
 
 def never() -> str | None:

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from determinism.comparison.result import Comparison, Narrowing, RunSummary, Window
 from determinism.comparison.runs import compare_runs
-from determinism.errors import DeterminismError, LaunchError, TraceError, UsageError, exit_phrase
+from determinism.errors import DeterminismError, LaunchError, TraceError, UsageError
 from determinism.launch.further_runs import default_budget
 from determinism.launch.interpreter import check_interpreter
 from determinism.launch.io import OutputFolder, StandardInput
-from determinism.launch.program import Announce, Interrupted, ProgressCallback, unannounced
+from determinism.launch.program import Announce, Interrupted, ProgressCallback, failed_run_text, unannounced
 from determinism.launch.record import RunResult, require_recorded
 from determinism.launch.runs import (
     CheckRequest,
@@ -189,8 +189,7 @@ class NarrowCheck:
         if result.exit_status and not request.allow_failure:
             raise LaunchError(
                 "narrow-run-failed",
-                f"The {title} ended with {exit_phrase(result.exit_status)}, so there is no complete run to compare. Its output is "
-                f"{'above' if log is None else f'in {log}'}. Fix it, or accept the failure with --allow-failure.",
+                f"{failed_run_text(title, result.exit_status, log)} Fix it, or accept the failure with --allow-failure.",
             )
         made = open_trace(trace)
         if not _ledgers(made):

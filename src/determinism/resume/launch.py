@@ -14,9 +14,9 @@ from typing import Any
 from determinism.comparison.divergence import Fix
 from determinism.comparison.result import Comparison, Missing, ResumeFindings, RunSummary
 from determinism.diagnose.checkpoints import PARTS
-from determinism.errors import DeterminismError, LaunchError, UsageError, exit_phrase
+from determinism.errors import DeterminismError, LaunchError, UsageError
 from determinism.launch.io import OutputFolder, StandardInput
-from determinism.launch.program import Announce, Interrupted, ProgramExit, unannounced
+from determinism.launch.program import Announce, Interrupted, ProgramExit, failed_run_text, unannounced
 from determinism.launch.record import RunResult, Unfinished, record_program, require_recorded
 from determinism.launch.runs import end_search_early, may_run_further, without_traces
 from determinism.redaction import redacted_text
@@ -303,8 +303,7 @@ class ResumeRuns:
         if result.exit_status and not self.allow_failure:
             raise LaunchError(
                 "resume-run-failed",
-                f"The {TITLES[name]} ended with {exit_phrase(result.exit_status)}, so there is no complete run to compare. Its output is "
-                f"{'above' if log is None else f'in {log}'}. Fix it, or accept the failure with --allow-failure.",
+                f"{failed_run_text(TITLES[name], result.exit_status, log)} Fix it, or accept the failure with --allow-failure.",
             )
         require_recorded(trace, result.exit_status)
         return open_trace(trace)
