@@ -76,7 +76,7 @@ def test_leftovers_of_equal_runs_are_a_note(folder: Path) -> None:
     assert finished.status == 0
     assert leftovers(finished.report) == [("cache.json", 1, 2), ("cache.json", 2, 3)]
     assert "run 2 read cache.json, which run 1 had left" in finished.text
-    assert "start alike" not in finished.text
+    assert "from the same files" not in finished.text
 
 
 @pytest.mark.parametrize(("how", "status"), [("own", 0), ("random", 1)])
@@ -86,7 +86,7 @@ def test_what_a_run_wrote_itself_is_no_leftover(how: str, status: int, folder: P
 
     assert finished.status == status
     assert finished.report["leftovers"] == []
-    assert "start alike" not in finished.text
+    assert "from the same files" not in finished.text
 
 
 @pytest.mark.parametrize("option", [["--before", "rm -f last.pt; echo removed"], ["--fresh-copy"]])

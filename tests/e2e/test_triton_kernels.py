@@ -69,7 +69,7 @@ def test_a_kernel_that_varies_on_equal_inputs_is_confirmed_by_its_repeats_alone(
     # No setting could help, so none is tried.
     assert finished.report["experiments"] == []
     assert "add varies on equal inputs (confirmed)" in finished.text
-    assert "Let each program of the kernel write results of its own" in " ".join(finished.text.split())
+    assert "Let each program of the kernel write its own results" in " ".join(finished.text.split())
 
 
 def test_what_a_program_gives_a_kernel_that_does_not_vary_is_the_cause(tmp_path: Path) -> None:
