@@ -726,6 +726,18 @@ def test_the_seed_of_tensorflow_does_not_reach_what_keras_draws(seed: str, layer
 
 
 @pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("import keras\nmodel.fit(keras.layers.Dense(8))\n", "Keras"),
+        ("import tensorflow as tf\nmodel.fit(tf.random.normal((3,)))\n", "TensorFlow"),
+    ],
+)
+def test_who_draws_is_the_library_that_the_program_calls(text: str, title: str) -> None:
+    (finding,) = lint_text(Source("program.py", text))
+    assert finding.message.startswith(f"{title} draws here")
+
+
+@pytest.mark.parametrize(
     ("imported", "seed", "draw"),
     [
         ("import tensorflow as tf", "tf.random.set_seed(0)", "tf.random.normal((3,))"),

@@ -47,7 +47,9 @@ def of_order(text: Text) -> Iterator[Finding]:
             continue
         if seed is None:
             if not _seeds_elsewhere(text, library) and not _has_own_generators(text, draw):
-                message = f"{draw.title} draws here, and the program never seeds it."
+                # Keras has backends other than TensorFlow.
+                title = "Keras" if draws_by_keras(text.module, draw.node) else draw.title
+                message = f"{title} draws here, and the program never seeds it."
                 severity = Severity.DIFFERS
                 if _is_overwritten(text, draw):
                     severity = Severity.MAY_DIFFER
