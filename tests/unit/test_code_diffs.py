@@ -90,6 +90,40 @@ def test_without_seeds_lines_follow_the_imports(program: Path) -> None:
     assert text == "import torch as t\n\nt.manual_seed(0)\nmodel = t.nn.Linear(2, 2)\n"
 
 
+SETTING = """import os
+import sys
+
+sys.path.insert(0, "models")
+os.environ["KERAS_BACKEND"] = "jax"
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+import nets
+
+print(nets.train())
+"""
+
+
+def test_lines_and_their_imports_follow_what_is_set_for_imports(program: Path) -> None:
+    program.write_text(SETTING, encoding="utf-8")
+    text = patched(program, lines_at_start(program, "tf.keras.utils.set_random_seed(0)"))
+    set_last = 'os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")\n'
+    added = f"{set_last}import tensorflow as tf\nimport nets\n\ntf.keras.utils.set_random_seed(0)\n"
+    assert text == SETTING.replace(f"{set_last}import nets\n", added)
+
+
+def test_an_import_still_precedes_a_change_among_what_is_set(program: Path) -> None:
+    program.write_text(SETTING, encoding="utf-8")
+    line = 'os.environ["KERAS_BACKEND"] = "jax"'
+    change = CodeChange(str(program), (ChangedLines(5, 5, line, "zlib.crc32(b'x')"),), ("import zlib",))
+    text = patched(program, change)
+    assert text.index("import zlib") < text.index("zlib.crc32")
+
+
+def test_what_is_set_after_the_imports_does_not_move_the_lines(program: Path) -> None:
+    program.write_text("import os\nimport torch\nos.environ['A'] = 'b'\nprint(torch.rand(1))\n", encoding="utf-8")
+    text = patched(program, lines_at_start(program, "torch.manual_seed(0)"))
+    assert text.startswith("import os\nimport torch\n\ntorch.manual_seed(0)\nos.environ")
+
+
 @pytest.mark.parametrize("text", ["print(1)\n", "def f(:\n", ""])
 def test_a_program_without_imports_has_no_place_for_them(text: str, program: Path) -> None:
     program.write_text(text, encoding="utf-8")

@@ -327,7 +327,7 @@ def unified_diff(change: CodeChange) -> str | None:
             return None
         end = "\r\n" if before[one.end_line - 1].endswith("\r\n") else "\n"
         after[one.line - 1 : one.end_line] = [f"{line}{end}" for line in one.after.split("\n")]
-    at = _place_of_imports("".join(before), change.file)
+    at = _place_of_imports("".join(before), change.file, min(one.line for one in change.changes))
     if at is None:
         return None
     after[at:at] = [f"{line}\n" for line in change.imports]
@@ -426,8 +426,11 @@ def _name(file: str) -> str:
         return file
 
 
-def _place_of_imports(text: str, file: str) -> int | None:
-    """Return the number of lines before the place for an import: the first import, or else the first statement."""
+def _place_of_imports(text: str, file: str, first_change: int) -> int | None:
+    """Return the number of lines before the place for an import: the first import, or else the first statement.
+
+    An import must follow what is set in `os.environ` for it, as long as it still precedes the first changed line.
+    """
     try:
         body = ast.parse(text, file).body
     except (SyntaxError, ValueError, RecursionError):
@@ -435,6 +438,11 @@ def _place_of_imports(text: str, file: str) -> int | None:
     rest = body[1:] if body and _is_docstring(body[0]) else body
     rest = [one for one in rest if not (isinstance(one, ast.ImportFrom) and one.module == "__future__")]
     first = next((one for one in rest if isinstance(one, ast.Import | ast.ImportFrom)), rest[0] if rest else None)
+    last = _last_before(body)
+    settings = [] if last is None else [one for one in body[: body.index(last)] if _prepares_imports(one)]
+    ends = [one.end_lineno for one in settings if one.end_lineno is not None and one.end_lineno < first_change]
+    if ends:
+        return ends[-1]
     return len(text.splitlines()) if first is None else first.lineno - 1
 
 
@@ -443,14 +451,27 @@ def _is_docstring(statement: ast.stmt) -> bool:
 
 
 def _last_before(body: Sequence[ast.stmt]) -> ast.stmt | None:
-    """Return the last of the imports at the start of a program, or of the seeding calls that follow them."""
+    """Return the last of the imports at the start of a program, or of the seeding calls that follow them.
+
+    Between imports, a program may set what these read when they are made, such as `os.environ["KERAS_BACKEND"]`.
+    """
     last: ast.stmt | None = None
     for statement in body:
         if isinstance(statement, ast.Import | ast.ImportFrom) or (last is not None and _is_seeding(statement)):
             last = statement
-        elif not _is_docstring(statement):
+        elif not (_is_docstring(statement) or _prepares_imports(statement)):
             break
     return last
+
+
+def _prepares_imports(statement: ast.stmt) -> bool:
+    """Whether a statement only changes the environment or the path of modules."""
+    if isinstance(statement, ast.Assign):
+        return all(
+            isinstance(one, ast.Subscript) and ast.unparse(one.value) == "os.environ" for one in statement.targets
+        )
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and ast.unparse(call.func).startswith(("os.environ.", "sys.path."))
 
 
 def _is_seeding(statement: ast.stmt) -> bool:
