@@ -40,7 +40,7 @@ def test_no_more_runs_than_asked_for(tmp_path: Path) -> None:
 def test_numbers_that_are_computed_without_tensors_and_differ_are_shown(tmp_path: Path) -> None:
     program = tmp_path / "score.py"
     program.write_text(
-        f"import os, runpy, sys\nsys.path.insert(0, {str(TINY)!r})\nrunpy.run_path({RACY[1]!r})\nprint('score', int.from_bytes(os.urandom(4), 'big'))\n"
+        f"import os, runpy, sys\nsys.path.insert(0, {str(TINY)!r})\nrunpy.run_path({RACY[1]!r})\nprint('score', int.from_bytes(os.urandom(6)) / 2**48)\n"
     )
     finished = check(tmp_path, "--", sys.executable, str(program), "0")
     assert finished.status == 0
