@@ -89,6 +89,8 @@ def test_of_many_places_two_are_named_and_the_rest_counted() -> None:
         ("started at 1764304391.2", "started at 1764304394.9", False),
         ("serving at localhost:43211", "serving at localhost:40123", False),
         ("lr 0.001 timesteps 100", "lr 0.002 timesteps 100", True),
+        ("score 3.20264390110612", "score 3.20264390110613", True),
+        ("score 0.1764304391", "score 0.1764304392", True),
     ],
 )
 def test_numbers_that_only_some_runs_printed_are_shown_unless_they_are_of_the_machine(

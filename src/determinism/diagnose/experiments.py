@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path, PurePath
@@ -13,7 +13,7 @@ from typing import Protocol
 
 from determinism.comparison.divergence import Diagnosis, Divergence, Experiment, what_op_does
 from determinism.diagnose.parsed_module import Module
-from determinism.diagnose.sources import Source, SourceSite, Unprobed
+from determinism.diagnose.sources import Source, SourceSite, Unprobed, use_text
 from determinism.factors.catalog import FACTORS, Action
 from determinism.op_semantics import OpSemantics
 from determinism.run_spec import CodeChange, FixedSource
@@ -519,6 +519,62 @@ def _identity(one: Divergence) -> tuple[object, ...]:
 def _divergence_place(one: Divergence) -> str:
     where = "" if one.site is None else f", {one.site.file.rpartition('/')[2]}:{one.site.line}"
     return f"step {one.step}, {one.op}{where}"
+
+
+# Separates the clock reads that decide something from those whose time is only logged.
+
+CLOCK = "clock"
+_SHIFTED = "shifted clock"
+_MOST_LINES = 6
+
+
+def deciding_inspections(
+    one: Hypothesis,
+    sources: Sequence[Source],
+    held: Intervention,
+    compare: Callable[[Intervention], Trial],
+    likely: Collection[tuple[str, int]] = (),
+) -> Hypothesis:
+    """Return the cause with only those lines where shifting the clock makes runs differ, while it is frozen elsewhere.
+
+    All clock reads are fixed together, because a time must not be compared with one of another clock. That the runs are
+    then equal says nothing about a single line.
+
+    Args:
+        one: The hypothesis that the clock decides.
+        sources: What the program took from outside.
+        held: What makes the runs equal, this cause among it.
+        compare: Makes runs with an intervention.
+        likely: Lines, by file and number, that the program's text names. Where one of them decides, no other is tried.
+
+    Returns:
+        The cause; unchanged where the lines cannot be separated.
+
+    Raises:
+        BudgetSpent: There is no time left for the runs.
+    """
+    looks = [source for source in sources if source.source == CLOCK]
+    lines = list(dict.fromkeys((look.site.file, look.site.line) for look in looks))
+    if not 1 < len(lines) <= _MOST_LINES:
+        return one
+    idle: set[tuple[str, int]] = set()
+    for line in sorted(lines, key=lambda line: line not in likely):
+        if compare(_shifted(held, *line)).is_equal:
+            idle.add(line)
+        elif line in likely:
+            idle = {other for other in lines if other != line}
+            break
+    deciding = [look for look in looks if (look.site.file, look.site.line) not in idle]
+    if not idle or not deciding:
+        return one
+    sites = tuple(site for site in one.sites if (site.file, site.line) not in idle)
+    order = {(site.file, site.line): position for position, site in enumerate(one.sites)}
+    first = min(deciding, key=lambda look: order.get((look.site.file, look.site.line), len(order)))
+    return replace(one, sites=sites, evidence=(use_text(first),), source=first)
+
+
+def _shifted(held: Intervention, file: str, line: int) -> Intervention:
+    return held.also(Intervention(sources=frozenset({FixedSource(file, line, _SHIFTED)})))
 
 
 # Finds out which of the deliberately perturbed factors made runs differ.

@@ -17,7 +17,7 @@ from pathlib import Path
 from determinism.comparison.divergence import Divergence, Status, is_repeatable, what_op_does
 from determinism.comparison.result import Comparison, FileChange, Leftover
 from determinism.diagnose.code_changes import code_fix, is_of_seed, source_of
-from determinism.diagnose.experiments import Hypothesis, Intervention, Trial, calls_of, sites_of, stages_at_fault
+from determinism.diagnose.experiments import Hypothesis, Intervention, calls_of, sites_of, stages_at_fault
 from determinism.diagnose.parsed_module import given_to
 from determinism.diagnose.program_flow import (
     Found,
@@ -183,62 +183,6 @@ def _by_source(source: Source, divergence: Divergence) -> Hypothesis:
     if cause == "hash-order" and source.elements == "objects":
         cause = "address-order"
     return Hypothesis(cause, intervention, sites, (use_text(source),), source)
-
-
-# Separates the clock reads that decide something from those whose time is only logged.
-
-CLOCK = "clock"
-_SHIFTED = "shifted clock"
-_MOST_LINES = 6
-
-
-def deciding_inspections(
-    one: Hypothesis,
-    sources: Sequence[Source],
-    held: Intervention,
-    compare: Callable[[Intervention], Trial],
-    likely: Collection[tuple[str, int]] = (),
-) -> Hypothesis:
-    """Return the cause with only those lines where shifting the clock makes runs differ, while it is frozen elsewhere.
-
-    All clock reads are fixed together, because a time must not be compared with one of another clock. That the runs are
-    then equal says nothing about a single line.
-
-    Args:
-        one: The hypothesis that the clock decides.
-        sources: What the program took from outside.
-        held: What makes the runs equal, this cause among it.
-        compare: Makes runs with an intervention.
-        likely: Lines, by file and number, that the program's text names. Where one of them decides, no other is tried.
-
-    Returns:
-        The cause; unchanged where the lines cannot be separated.
-
-    Raises:
-        BudgetSpent: There is no time left for the runs.
-    """
-    looks = [source for source in sources if source.source == CLOCK]
-    lines = list(dict.fromkeys((look.site.file, look.site.line) for look in looks))
-    if not 1 < len(lines) <= _MOST_LINES:
-        return one
-    idle: set[tuple[str, int]] = set()
-    for line in sorted(lines, key=lambda line: line not in likely):
-        if compare(_shifted(held, *line)).is_equal:
-            idle.add(line)
-        elif line in likely:
-            idle = {other for other in lines if other != line}
-            break
-    deciding = [look for look in looks if (look.site.file, look.site.line) not in idle]
-    if not idle or not deciding:
-        return one
-    sites = tuple(site for site in one.sites if (site.file, site.line) not in idle)
-    order = {(site.file, site.line): position for position, site in enumerate(one.sites)}
-    first = min(deciding, key=lambda look: order.get((look.site.file, look.site.line), len(order)))
-    return replace(one, sites=sites, evidence=(use_text(first),), source=first)
-
-
-def _shifted(held: Intervention, file: str, line: int) -> Intervention:
-    return held.also(Intervention(sources=frozenset({FixedSource(file, line, _SHIFTED)})))
 
 
 _QUEUE = "queue-order"
@@ -689,8 +633,10 @@ def likely_hypotheses(comparison: Comparison, traces: Sequence[Trace]) -> list[H
         return _of_number_of_threads(divergence, program)
     if divergence.kind is Kind.RNG:
         found = _of_generator(divergence, program)
+    elif divergence.kind in _OUTSIDE:
+        found = _of_values(divergence, program) or _of_keras(divergence, program)
     else:
-        found = _of_values(divergence, program) if divergence.kind in _OUTSIDE else []
+        found = []
     # Every rank runs what the text shows.
     ranks = sum(part.startswith("rank-") for process in processes for part in process.key.split(".")[1:2])
     return [
@@ -779,6 +725,15 @@ def _of_values(divergence: Divergence, program: Program) -> list[Hypothesis]:
     evidence = "According to the program's source, the differing value comes from there."
     intervention = without_source(FixedSource(found.file, found.line, found.source))
     return [Hypothesis(cause, intervention, tuple(sites), (evidence,))]
+
+
+def _of_keras(divergence: Divergence, program: Program) -> list[Hypothesis]:
+    """Explain a value that no line made by Keras, which takes the seeds of its layers from Python's generator."""
+    if divergence.kind is not Kind.DATA or not program.imports("keras") or program.seedings("random"):
+        return []
+    evidence = "Keras takes its seeds from Python's generator, and no recorded file of the program seeds that."
+    seeded = Intervention.fix("python-seed")
+    return [Hypothesis("seed-missing-python", seeded, sites_of(divergence), (evidence,))]
 
 
 def _of_number_of_threads(divergence: Divergence, program: Program) -> list[Hypothesis]:

@@ -11,6 +11,7 @@ from determinism.comparison.divergence import Cause, Diagnosis, Divergence, Expe
 from determinism.comparison.result import Comparison
 from determinism.compile_caches import COMPILE_CACHES, FACT
 from determinism.diagnose.experiments import (
+    CLOCK,
     MOST_RUNS,
     SEEDED_LIBRARIES,
     BudgetSpent,
@@ -21,6 +22,7 @@ from determinism.diagnose.experiments import (
     Trial,
     are_tried_together,
     causes,
+    deciding_inspections,
     entropy_named,
     is_never_seeded,
     is_same_line,
@@ -29,10 +31,8 @@ from determinism.diagnose.experiments import (
 )
 from determinism.diagnose.fixes import code_change, fixes_for, outside_fix, with_fixes
 from determinism.diagnose.hypotheses import (
-    CLOCK,
     KERNEL_LIMIT,
     VARYING_OPS,
-    deciding_inspections,
     hypotheses,
     hypotheses_of_kind,
     is_same,

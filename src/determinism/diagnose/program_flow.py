@@ -264,6 +264,10 @@ class Program:
             or module.dotted(call.func) == "determinism.seed" or module.dotted(call.func) == "determinism.enable"
         ]  # fmt: skip
 
+    def imports(self, package: str) -> bool:
+        """Whether any file imports a package, or from it."""
+        return any(package in module.packages for module in self._modules)
+
     def names_seeding(self, library: str) -> bool:
         """Whether a function that seeds a library's global generator is named anywhere, such as in a list of functions to call."""
         nodes = ((module, node) for module in self._modules for node in module.nodes)
@@ -724,8 +728,6 @@ class Program:
                     yield module, call.args[at]
                 yield from ((module, keyword.value) for keyword in call.keywords if keyword.arg == parameter)
 
-
-# Syntax helpers.
 
 _TOO_LATE = ("TimeoutError", "Empty")
 _QUEUES = frozenset({"Queue", "SimpleQueue", "JoinableQueue"})
