@@ -1,4 +1,4 @@
-"""Comparisons for tests, each from a few words that say what is special about it."""
+"""Comparisons for tests, each built from the few fields that are special about it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from determinism.trace.schema import Frame
 from determinism.types import Kind, Verdict
 
 WEIRD = "\x1b[31mred\x1b[0m [bold]x[/bold] \udce9 a\nb\r\x07\u202e :smile: \x9b2J"
-"""Terminal sequences, markup, a surrogate, line breaks, reversed writing, an emoji code."""
+"""Terminal sequences, markup, a surrogate, line breaks, right-to-left text, an emoji code."""
 
 
 def make_frame(line: int = 41, **changes: Any) -> Frame:
@@ -30,7 +30,7 @@ def make_frame(line: int = 41, **changes: Any) -> Frame:
 
 
 def make_output(**changes: Any) -> OutputDifference:
-    """An output of which some elements differ."""
+    """An output in which some elements differ."""
     fields: dict[str, Any] = {
         "dtype": "float32",
         "shape": (1024, 512),
@@ -46,7 +46,7 @@ def make_output(**changes: Any) -> OutputDifference:
 
 
 def make_looked_at(text: str = "0.5", **changes: Any) -> OutputDifference:
-    """An output of which a further run has seen the values."""
+    """An output whose values a further run has inspected."""
     fields: dict[str, Any] = {
         "distinct_one_thread": 1,
         "distinct_alignments": 1,
@@ -57,7 +57,7 @@ def make_looked_at(text: str = "0.5", **changes: Any) -> OutputDifference:
 
 
 def make_evidence(folder: str = "/home/ada/project/traces", **changes: Any) -> Evidence:
-    """What a confirming run kept."""
+    """The evidence that a confirming run kept."""
     fields: dict[str, Any] = {
         "source": "repeats",
         "folder": f"{folder}/evidence",
@@ -91,7 +91,7 @@ def make_divergence(**changes: Any) -> Divergence:
 
 
 def make_run(number: int = 1, **changes: Any) -> RunSummary:
-    """A run that ended well."""
+    """A run that ended successfully."""
     fields: dict[str, Any] = {
         "command": ["python", "train.py"],
         "exit_status": 0,
@@ -109,7 +109,7 @@ def make_recorded(**changes: Any) -> Recorded:
 
 
 def make_comparison(**changes: Any) -> Comparison:
-    """Two runs that were the same; changes may name parts of its diagnosis as well."""
+    """Two runs that were the same; changes may also name fields of the diagnosis."""
     fields: dict[str, Any] = {
         "verdict": Verdict.SAME,
         "runs": [make_run(1), make_run(2)],
@@ -138,7 +138,7 @@ def make_inconclusive(*messages: str, **changes: Any) -> Comparison:
 
 
 def make_crowded(text: str = "something", path: str = "/data/train.py") -> Comparison:
-    """A comparison that has more to say than fits, with one text in all its places."""
+    """A comparison with more content than fits, with one text in all places."""
     frames = tuple(make_frame(line, file=path, function=text, code=text) for line in range(1, 9))
     first = make_divergence(
         process=text,
@@ -177,7 +177,7 @@ def make_crowded(text: str = "something", path: str = "/data/train.py") -> Compa
 
 
 def make_varied() -> Iterator[tuple[str, Comparison]]:
-    """Comparisons of every sort, by name."""
+    """Comparisons of every kind, with their names."""
     yield "same", make_comparison()
     for kind in Kind:
         yield kind.value, make_different(first_divergence=make_divergence(kind=kind))

@@ -1,13 +1,13 @@
-"""Frameworks are asked for, not discovered, and what was not run is counted aloud.
+"""Frameworks are requested, not discovered, and the summary counts the tests that were not run.
 
-`DETERMINISM_TEST_FRAMEWORKS` names the frameworks to test with, with commas between them. Of the files in `FRAMEWORK_FOLDERS`
-those are collected whose framework is asked for; a framework that is asked for and cannot be imported fails the session.
-A file's name tells its framework: `test_tensorflow_...` and `test_jax_...`; all others need PyTorch, and those in
-`tests/integrations` also what is built on it, which `integrations` asks for.
+`DETERMINISM_TEST_FRAMEWORKS` lists the frameworks to test with, separated by commas. Of the files in `FRAMEWORK_FOLDERS`,
+only those whose framework is requested are collected; a requested framework that cannot be imported fails the session.
+A file's name determines its framework: `test_tensorflow_...` and `test_jax_...`; all others need PyTorch, and those in
+`tests/integrations` also need the libraries built on it, which `integrations` requests.
 
-Tests of which others like them are always run are marked with the part that they belong to, `thorough("causes")`, and those that take
-long (`slow_tests.py`) belong to one at eleven of twelve commits. They are left out and counted, unless `DETERMINISM_TEST_THOROUGH` names
-their part: then only the tests of the parts that it names are run.
+Tests that resemble others that are always run are marked with the part that they belong to, `thorough("causes")`, and slow tests
+(`slow_tests.py`) belong to a part at eleven of twelve commits. They are left out and counted, unless `DETERMINISM_TEST_THOROUGH` names
+their part: then only the tests of the named parts are run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.thorough import VARIABLE as THOROUGH
 
 VARIABLE = "DETERMINISM_TEST_FRAMEWORKS"
 FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "jax": "jax", "integrations": "lightning"}
-"""What can be asked for, with a module that is there if it is."""
+"""What can be requested, each with a module that exists if it is installed."""
 FRAMEWORK_FOLDERS = ("adapters", "e2e", "integrations")
 NO_GPU = "no GPU was found"
 NO_TRITON = "Triton is not installed"
@@ -44,7 +44,7 @@ _TESTS = Path(__file__).parent
 
 
 def requested_frameworks() -> list[str]:
-    """The frameworks that are asked for."""
+    """Return the requested frameworks."""
     return [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
 
 
@@ -58,12 +58,12 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(f"{VARIABLE} asks for {name}, which cannot be imported ({error}).") from error
     if unknown := [name for name in requested_parts() if name not in PARTS]:
         raise pytest.UsageError(f"{THOROUGH} asks for {', '.join(unknown)}; there are the parts {', '.join(PARTS)}.")
-    # Else the first program that is recorded would build it, and say so.
+    # Otherwise the first recorded program would build it, and print a message about it.
     _has_native_recorder()
 
 
 def needed_framework(path: Path) -> str | None:
-    """The framework that the tests of a file need; None if they need none, or for a folder."""
+    """Return the framework that the tests of a file need; None if they need none, or for a folder."""
     folders = path.relative_to(_TESTS).parts[:1] if path.is_relative_to(_TESTS) else ()
     if folders not in [(name,) for name in FRAMEWORK_FOLDERS] or not path.name.startswith("test_"):
         return None
@@ -77,7 +77,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def thorough_part(item: pytest.Item) -> str | None:
-    """The part of the thorough tests that a test belongs to; None if it is run at this commit."""
+    """Return the part of the thorough tests that a test belongs to; None if it is run at this commit."""
     marker = item.get_closest_marker("thorough")
     if marker is None:
         hand = hands().get(item.nodeid)
@@ -130,7 +130,7 @@ def _has_browser() -> bool:
 
 @cache
 def _has_native_recorder() -> bool:
-    """Whether it is there, or could be built just now."""
+    """Whether the native recorder exists or can be built now."""
     if "torch" not in requested_frameworks():
         return False
     library = import_module("determinism.frameworks.torch.native_library")
@@ -142,7 +142,7 @@ def _has_native_recorder() -> bool:
 
 
 def uncollected(framework: str) -> tuple[int, int]:
-    """How many test functions, in how many files, need a framework."""
+    """Return the number of test functions that need a framework, and of their files."""
     found = [path for folder in FRAMEWORK_FOLDERS for path in sorted((_TESTS / folder).rglob("test_*.py"))]
     files = [path for path in found if needed_framework(path) == framework]
     return sum(len(list(_functions(path))) for path in files), len(files)
@@ -155,12 +155,12 @@ def _functions(path: Path) -> Iterator[str]:
 
 
 MadeOnce = Callable[[str, Callable[[Path], None]], Path]
-"""Gives the folder of a name, which the function has filled."""
+"""Returns the folder with a name, which the function has filled."""
 
 
 @pytest.fixture(scope="session")
 def made_once(tmp_path_factory: pytest.TempPathFactory) -> MadeOnce:
-    """A folder that several tests read, filled once: not by each worker of pytest-xdist that runs one of them."""
+    """Return a folder that several tests read; it is filled once, not by each pytest-xdist worker that runs such a test."""
     own = tmp_path_factory.getbasetemp()
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
@@ -169,7 +169,7 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> MadeOnce:
         with (shared / f"made-once-{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not made.exists():
-                # Where a test failed within it, the next one begins anew.
+                # If a test failed while filling the folder, the next one starts over.
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir()
                 fill(folder)
@@ -193,7 +193,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         ("native_recorder", _has_native_recorder, f"need the native recorder of PyTorch; {NO_NATIVE_RECORDER}"),
     )
     for marker, is_there, needed in needs:
-        # What lacks nothing of this sort was skipped for another reason.
+        # If nothing is lacking, the tests were skipped for a different reason.
         found = [] if is_there() else terminalreporter.stats.get("skipped", [])
         skipped = [report for report in found if marker in report.keywords]
         if skipped:

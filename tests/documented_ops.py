@@ -1,6 +1,6 @@
 """Reads the lists in the docstring of `torch.use_deterministic_algorithms`.
 
-Names, conditions and verdicts are kept as codes; the sentences are PyTorch's and stay there.
+Names, conditions and verdicts are kept as codes; the sentences are PyTorch's and are not copied.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class Documented(NamedTuple):
 
     @property
     def keys(self) -> set[str]:
-        """The keys of its names."""
+        """The keys of the names."""
         return {key_of(name) for name in self.names}
 
     @property
     def cases(self) -> list[tuple[str, ...]]:
-        """The combinations of conditions that it holds for: of several values of one argument, each."""
+        """The combinations of conditions under which it holds: one for each of several values of an argument."""
         by_argument: dict[str, list[str]] = {}
         for condition in self.conditions:
             by_argument.setdefault(condition.partition("=")[0], []).append(condition)
@@ -70,18 +70,18 @@ class Documented(NamedTuple):
 
 
 def holds_for(one: Status, conditions: tuple[str, ...]) -> bool:
-    """Whether a status is about these conditions."""
+    """Whether a status applies to these conditions."""
     text = f"{one.condition or ''}, {one.dtype or ''}"
     return all(part in text for part in conditions)
 
 
 def _plain(markup: str) -> str:
-    """The text of an item without the markup of docutils, in one line."""
+    """Return the text of an item on one line, without docutils markup."""
     return " ".join(re.sub(r":\w+:`([^`]+)`", r"\1", markup).replace("`", "").split())
 
 
 def _parsed(text: str, verdict: str) -> Documented:
-    """What an item of a list says."""
+    """Parse an item of a list."""
     subject = re.split(r" when | with | will |, when | backward ", text)[0]
     devices = tuple(device.lower() for device in ("CPU", "CUDA", "MPS") if device in text)
     if verdict == VARIABLE:
@@ -94,9 +94,9 @@ def _parsed(text: str, verdict: str) -> Documented:
 
 
 def entries_of(docstring: str) -> list[Documented]:
-    """The entries of the lists of a docstring."""
+    """Return the entries of the lists in a docstring."""
     found = []
-    # From Python 3.13 on the compiler has removed the indentation already.
+    # From Python 3.13 on, the compiler has already removed the indentation.
     for paragraph in re.split(r"\n\n(?=\S)", inspect.cleandoc(docstring)):
         head, _, items = paragraph.partition("\n\n")
         for mark, verdict in _HEADS.items():

@@ -1,4 +1,4 @@
-"""JSON documents for tests: one in which everything is filled in, and ways to fill every place with one string."""
+"""JSON documents for tests: one with every field filled in, and functions that fill every place with one string."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ FILE = "/home/ada/project/train.py"
 
 
 def make_place(line: int, code: str, function: str = "train_step") -> dict[str, Any]:
-    """A place of the program."""
+    """A place in the program."""
     return {"file": FILE, "line": line, "function": function, "code": code}
 
 
 def make_full_document() -> dict[str, Any]:
-    """A document of two runs that differ, with everything that a report may show."""
+    """A document for two runs that differ, with everything that a report can show."""
     found = document(make_different())
     found.update(
         sources=[make_source()],
@@ -75,7 +75,7 @@ def make_source() -> dict[str, Any]:
 
 
 def make_loss(step: int) -> dict[str, Any]:
-    """A loss that falls, and from step 4 on differs."""
+    """A loss that falls, and differs from step 4 on."""
     loss = 2.3 * math.exp(-step / 4)
     return {"step": step, "first": loss, "second": loss + (0.0 if step < 4 else 1e-7 * 8 ** (step - 4))}
 
@@ -141,7 +141,7 @@ def make_fix(**changes: Any) -> dict[str, Any]:
 
 
 def make_batch() -> dict[str, Any]:
-    """How rows fared in batches of two sizes: some came out different."""
+    """A comparison of rows in batches of two sizes, some of which differ."""
     return {
         "sizes": [1, 8],
         "rows": [{"size": 1, "count": 64}, {"size": 8, "count": 60}],
@@ -190,9 +190,9 @@ def make_dataflow() -> dict[str, Any]:
 
 
 def flooded(text: str) -> dict[str, Any]:
-    """A document with everything filled in, in which every string that a program could have chosen is one text.
+    """A document with everything filled in, in which every string that a program can influence is the same text.
 
-    Words of the schema stay as they are, so the document still has its form.
+    Words defined by the schema are unchanged, so the document stays valid.
     """
     found = copy.deepcopy(make_full_document())
     crowded = document(make_crowded(text, text))

@@ -1,7 +1,7 @@
 """Damages traces at random and reads them: `python -m tests.fuzz --mutations 100000`.
 
-Whatever is done to the files of a trace, `compare` and `show` end with 0, 1 or 2 and a message, within 20 seconds of processor time and a gigabyte, write
-nothing, and never say "same" where a compared record holds something else.
+However the files of a trace are damaged, `compare` and `show` exit with 0, 1 or 2 and a message, within 20 seconds of processor time and a gigabyte,
+write nothing, and never report "same" if a compared record has different contents.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from tests.streams import pool, threads, worker
 from tests.traces import Ref, TraceBuilder
 
 MOST_SECONDS = 20
-"""Of the processor's time, so that other work on the machine does not count."""
+"""Seconds of processor time, so that other work on the machine does not count."""
 _MOST_WAITING = 300
-"""Seconds after which what waits for something, such as a FIFO, is ended."""
+"""Seconds after which a process that waits for something, such as a FIFO, is killed."""
 MOST_BYTES = 1 << 30
 ADDRESS_SPACE = 16 << 30
-"""What a worker may map; Arrow and NumPy reserve more than they use."""
+"""Address space that a worker may map; Arrow and NumPy reserve more than they use."""
 
-# The traces that are damaged: one of each sort that a run can leave.
+# The traces to be damaged: one of each kind that a run can leave.
 
 
 def _training(run: TraceBuilder, steps: int = 3) -> TraceBuilder:
@@ -115,7 +115,7 @@ SORTS: dict[str, Callable[[TraceBuilder], object]] = {
 
 
 def make_corpus(folder: Path) -> list[Path]:
-    """Write a trace of each sort, also of a run that was killed and of one in parts; each time the same bytes."""
+    """Write a trace of each kind, including one of a killed run and one in parts; the bytes are the same each time."""
     numbers = count(1)
     with (
         patch("os.urandom", lambda size: next(numbers).to_bytes(size, "big")),
@@ -133,7 +133,7 @@ def _written(folder: Path) -> list[Path]:
         found.append(run.close())
     live = TraceBuilder(folder / "live")
     _training(live)
-    # What is on disk at this moment is what a killed process leaves.
+    # A killed process would leave the current contents of the disk.
     found.append(Path(shutil.copytree(folder / "live", folder / "killed")))
     shutil.rmtree(live.close())
     parts = folder / "parts"
@@ -144,7 +144,7 @@ def _written(folder: Path) -> list[Path]:
     return [*found, parts]
 
 
-# What is done to a trace.
+# The mutations of a trace.
 
 _ODD_VALUES: list[Any] = [
     None, -1, 0, 1 << 70, 0.5, 1e308, "", "x", "main", "../../elsewhere", "\x1b[31m\n", True, [], {}, [[[]]], {"a": [1]},
@@ -210,14 +210,14 @@ def _emptied(chance: random.Random, trace: Path, others: list[Path]) -> None:
 
 
 def _taken(chance: random.Random, trace: Path, others: list[Path]) -> None:
-    """A file of another trace in the place of one of this."""
+    """Replace a file of this trace by one of a different trace."""
     path = chance.choice(_files(trace))
     same = [other for one in others for other in _files(one) if other.name == path.name]
     path.write_bytes(chance.choice(same or [path]).read_bytes())
 
 
 def _strange(chance: random.Random, trace: Path, others: list[Path]) -> None:
-    """What is not a regular file."""
+    """Replace a file by something that is not a regular file."""
     path = chance.choice(_files(trace))
     path.unlink()
     match chance.randrange(5):
@@ -235,7 +235,7 @@ def _strange(chance: random.Random, trace: Path, others: list[Path]) -> None:
 
 
 def _values(chance: random.Random, trace: Path, others: list[Path]) -> None:
-    """Other values in a JSON file."""
+    """Put odd values into a JSON file."""
     paths = [path for path in _files(trace) if path.suffix == ".json"]
     if not paths:
         return
@@ -260,7 +260,7 @@ def _values(chance: random.Random, trace: Path, others: list[Path]) -> None:
 
 
 def _cells(chance: random.Random, trace: Path, others: list[Path]) -> None:
-    """Other cells in a well-formed file of records or names."""
+    """Change cells in a file of records or names that stays well-formed."""
     paths = [path for path in _files(trace) if path.suffix == ".arrow"]
     if not paths:
         return
@@ -328,11 +328,11 @@ MUTATIONS = (
 )
 
 
-# What must hold of each.
+# The properties that must hold for each mutation.
 
 
 def content_of(trace: Path) -> dict[str, Counter[Any]] | None:
-    """What the records of each process of a trace hold; None if it cannot be read whole."""
+    """Return the contents of the records of each process of a trace; None if it cannot be read completely."""
     try:
         opened = open_trace(trace)
         found = {process.key: _records_of(process) for process in opened.processes}
@@ -344,14 +344,14 @@ def content_of(trace: Path) -> dict[str, Counter[Any]] | None:
 
 
 def _records_of(process: Any) -> Counter[bytes]:
-    """What the records computed. Ops, arguments and generators only explain: where they alone differ, the runs are bit-identical."""
+    """Count the outputs of the records. Ops, arguments and generators only explain: if only they differ, the runs are bit-identical."""
     ends = [number for number, name in enumerate(process.names.texts(Table.OP)) if name in (STEP_OP, END_OP)]
     found: Counter[bytes] = Counter()
     for chunk in process.chunks():
         made = chunk.children["outputs"]
         for row in np.flatnonzero(~np.isin(chunk.columns["op"], ends)).tolist():
             found[made.columns["digest"][made.starts[row] : made.starts[row + 1]].tobytes()] += 1
-    # A record that gave nothing has no content.
+    # A record without outputs has no content.
     del found[b""]
     return found
 
@@ -374,7 +374,7 @@ class Sandbox:
         os.chdir(self.place / "work")
 
     def outcome_of(self, seed: str) -> tuple[str, str | None]:
-        """Try a mutation; gives what came of it, and what is wrong with that."""
+        """Try a mutation; return the outcome, and the problem with it, if any."""
         chance = random.Random(seed)
         which = chance.randrange(len(self.corpus))
         original, damaged = self.corpus[which], self.place / "damaged"
@@ -412,21 +412,21 @@ class Sandbox:
 
 
 def _most_memory() -> int:
-    """The most memory of this process, in bytes.
+    """Return the peak memory of this process, in bytes.
 
-    `ru_maxrss` is no measure of it: what the process that started this one used is counted there too (`man 2 getrusage`: kept over `execve`).
+    `ru_maxrss` does not measure it: it includes the memory of the process that started this one (`man 2 getrusage`: kept over `execve`).
     """
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
 
 
 def _work(connection: Any, place: str, corpus: list[str]) -> None:
-    """Try what comes in until nothing more does."""
+    """Try the mutations that arrive until none are left."""
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     sandbox = Sandbox(Path(place), [Path(trace) for trace in corpus])
     connection.send(None)
     while (seed := connection.recv()) is not None:
-        # The processor's time, which other work on the machine does not add to; a signal ends what takes more.
+        # Processor time is independent of other work on the machine; a signal ends a process that takes more.
         resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + 2 * MOST_SECONDS, resource.RLIM_INFINITY))
         outcome, problem = sandbox.outcome_of(seed)
         used = _most_memory()
@@ -434,7 +434,7 @@ def _work(connection: Any, place: str, corpus: list[str]) -> None:
 
 
 class _Worker:
-    """A process of its own, since damage may bring one down."""
+    """A separate process, since damage may crash it."""
 
     def __init__(self, folder: Path, corpus: list[Path]) -> None:
         self._folder, self._corpus, self._count = folder, corpus, 0
@@ -453,12 +453,12 @@ class _Worker:
         self._connection.recv()
 
     def begin(self, seed: str) -> None:
-        """Hand a mutation over."""
+        """Send it a mutation."""
         self.seed, self._until = seed, time.monotonic() + _MOST_WAITING
         self._connection.send(seed)
 
     def answer(self) -> tuple[str, str | None] | None:
-        """What came of it and what is wrong with that; None as long as that is not known."""
+        """Return the outcome and the problem with it, if any; None until these are known."""
         try:
             if self._connection.poll(0.002):
                 outcome, problem = self._connection.recv()
@@ -482,13 +482,13 @@ class _Worker:
         return "broken off", problem
 
     def end(self) -> None:
-        """Stop it."""
+        """Stop the process."""
         self._process.kill()
         self._process.join()
 
 
 def outcomes(seeds: Iterator[str], folder: Path, workers: int) -> Iterator[tuple[str, str, str | None]]:
-    """Try mutations; yields of each the seed, what came of it, and what is wrong with that."""
+    """Try mutations; for each, yield the seed, the outcome, and the problem with it, if any."""
     corpus = make_corpus(folder / "corpus")
     idle = [_Worker(folder, corpus) for _ in range(workers)]
     busy: list[_Worker] = []
@@ -511,7 +511,7 @@ def outcomes(seeds: Iterator[str], folder: Path, workers: int) -> Iterator[tuple
 
 
 def main() -> None:
-    """Try many; exit status 1 if something is wrong."""
+    """Try many mutations; the exit status is 1 if there is a problem."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mutations", type=int, default=1000)
     parser.add_argument("--seed", default="0", help="another one makes other mutations")

@@ -1,4 +1,4 @@
-"""Reads a page as its tags: strictly, so that what does not nest is an error."""
+"""Parses a page into its tags, strictly: tags that do not nest are an error."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _SELF_CLOSED_IN_DRAWINGS = {"line", "rect", "circle", "path", "polyline"}
 
 
 class Page(HTMLParser):
-    """The elements of a page, in the order of its text.
+    """The elements of a page, in the order in which they occur.
 
     Raises:
-        AssertionError: A tag is closed that is not open, or one stays open.
+        AssertionError: A tag is closed that is not open, or is never closed.
     """
 
     def __init__(self, text: str) -> None:
@@ -51,5 +51,5 @@ class Page(HTMLParser):
 
     @property
     def text(self) -> str:
-        """What the page says, on one line."""
+        """The text of the page, on one line."""
         return " ".join(" ".join(self.texts).split())

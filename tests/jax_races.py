@@ -1,4 +1,4 @@
-"""Functions of JAX with a race in them, as programs have them."""
+"""JAX functions that contain a race, as in real programs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tests.e2e.programs.compiled_by_xla.racing_call import racing_sum
 
 
 def doubled(values: Any) -> Any:
-    """Twice a sum that is added up in any order."""
+    """Return twice a sum that is added in an arbitrary order."""
     return racing_sum(values * 2)
 
 
 @jax.custom_vjp
 def with_own_derivative(values: Any) -> Any:
-    """The same with a derivative of its own."""
+    """Return the same, with a custom derivative."""
     return doubled(values)
 
 

@@ -1,4 +1,4 @@
-"""Records JAX programs within this process, and compares what they did."""
+"""Records JAX programs in this process, and compares the recordings."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from determinism.trace.process import Trace
 
 
 class Recorded(NamedTuple):
-    """What one recording gave."""
+    """The result of one recording."""
 
     trace: Trace
     output: str
-    """What the function printed."""
+    """Text that the function printed."""
     result: Any
 
     @property
@@ -32,12 +32,12 @@ class Recorded(NamedTuple):
 
     @property
     def ops(self) -> list[str]:
-        """Names of all records, in their order."""
+        """Names of the ops of all records, in order."""
         return [one.op for one in self.entries]
 
     @property
     def blind_spots(self) -> list[tuple[str, str]]:
-        """Identifier and subject of what could not be recorded."""
+        """Identifiers and subjects of the blind spots."""
         return [(one["id"], one["what"]) for one in self.trace.processes[0].description["blind_spots"]]
 
 

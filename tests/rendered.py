@@ -1,4 +1,4 @@
-"""What the terminal report of a comparison looks like, as text."""
+"""Renders the terminal report of a comparison as text."""
 
 from __future__ import annotations
 

@@ -19,14 +19,14 @@ from determinism.trace.opening import open_trace
 
 Training = Callable[[Path, str, str], Any]
 _GENERATORS = {"first": {"keep": True}, "resumed": {"watch": True}}
-"""What `determinism check-resume` asks for."""
+"""What `determinism check-resume` requests for the generators of each run."""
 INPUTS = torch.linspace(-1, 1, 96).reshape(24, 4).sin()
 
 
 def compared(folder: Path, training: Training, fault: str = "") -> ResumedProcess:
     for run in ("full", "first", "resumed"):
         torch.manual_seed(7)
-        # A program that does not use them does not seed them either.
+        # Like a program that neither uses nor seeds them.
         random.seed(run)
         np.random.seed(len(run))
         with recording(RunSpec(folder / run, generators=_GENERATORS.get(run))):

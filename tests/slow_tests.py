@@ -1,11 +1,11 @@
-"""Tests that take long, and at which commits they are run.
+"""Slow tests, and the commits at which they are run.
 
     python -m tests.slow_tests
 
-measures the tests that are run at this commit anew, in all environments (about 40 minutes), and writes `slow_tests.tsv`: the processor
-seconds, with those of the processes that it started, of each test that took `LEAST` or more. These tests are dealt out to `TURNS` hands
-that hold about as many seconds each, and each commit plays one hand; a part of the thorough tests runs the rest. So what is always run
-stays short, whatever is added, and each hand has tests of every sort.
+measures the tests that are run at this commit again, in all environments (about 40 minutes), and writes `slow_tests.tsv`: the processor
+seconds of each test that took `LEAST` or more, including the processes that it started. These tests are dealt into `TURNS` hands of about
+equal duration, and each commit plays one hand; a part of the thorough tests runs the rest. So the tests that are always run stay short,
+whatever is added, and each hand has tests of every kind.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ STORED = Path(__file__).with_suffix(".tsv")
 LEAST = 1.0
 TURNS = 12
 ALWAYS = "tests/architecture/"
-"""These are run at each commit: they look at all of the code, so any change may break them, and that must not show only when their turn comes."""
+"""These tests are run at each commit: they examine all of the code, so any change may break them, which must show at once."""
 PARTS = {"torch": "slow", "tensorflow": "tensorflow", "jax": "jax", "integrations": "trainers"}
-"""Per framework the part of the thorough tests that runs what is not run at this commit."""
+"""For each framework, the part of the thorough tests that runs the slow tests not run at this commit."""
 VARIABLE = "DETERMINISM_TEST_SECONDS"
-"""The variable that names the file to which this, as a plugin of pytest, adds the seconds of each test that passed."""
+"""The environment variable with the file to which this module, as a pytest plugin, appends the seconds of each passed test."""
 _HAS_PASSED = pytest.StashKey[bool]()
 
 
 def stored_seconds(file: Path = STORED) -> dict[str, float]:
-    """The seconds of each slow test, by its id."""
+    """Return the seconds of each slow test, by its id."""
     rows = (line.split("\t", 1) for line in file.read_text(encoding="utf-8").splitlines())
     return {name: float(seconds) for seconds, name in rows}
 
 
 def dealt(seconds: Mapping[str, float], hands: int = TURNS) -> dict[str, int]:
-    """The hand of each test: the longest first, each to the hand that holds the fewest seconds.
+    """Return the hand of each test: the longest is dealt first, each to the hand with the fewest seconds.
 
     Args:
-        seconds: What each test takes.
-        hands: How many there are.
+        seconds: The seconds of each test.
+        hands: The number of hands.
     """
     held = [0.0] * hands
     hand_of = {}
@@ -57,16 +57,16 @@ def dealt(seconds: Mapping[str, float], hands: int = TURNS) -> dict[str, int]:
 
 @cache
 def hands() -> dict[str, int]:
-    """The hand of each test that is slow, by its id."""
+    """Return the hand of each slow test, by its id."""
     return dealt(stored_seconds())
 
 
 def merged(stored: Mapping[str, float], measured: Mapping[str, float]) -> dict[str, float]:
-    """What is to be stored after measuring: tests that were not run keep what they had.
+    """Return the seconds to be stored after measuring; tests that were not run keep their previous ones.
 
     Args:
-        stored: What was stored before.
-        measured: What each test took that was run just now.
+        stored: The seconds stored before.
+        measured: The seconds of each test that was just run.
     """
     both = {**stored, **measured}
     return {name: both[name] for name in sorted(both) if both[name] >= LEAST and not name.startswith(ALWAYS)}
@@ -80,7 +80,7 @@ def _processor_seconds() -> float:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     result = yield
-    # Not reached if it was skipped or failed: then nothing is known of how long it takes.
+    # Not reached if the test was skipped or failed; its usual duration is then unknown.
     item.stash[_HAS_PASSED] = True
     return result
 
@@ -90,14 +90,14 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     began = _processor_seconds()
     result = yield
     if item.stash.get(_HAS_PASSED, False):
-        # One write of one line: the workers of pytest-xdist share the file.
+        # Write each line with a single call, since the workers of pytest-xdist share the file.
         with Path(os.environ[VARIABLE]).open("a", encoding="utf-8") as file:
             file.write(f"{_processor_seconds() - began:.1f}\t{item.nodeid}\n")
     return result
 
 
 def main() -> None:
-    """Measure, and write what is stored."""
+    """Measure, and write the stored seconds."""
     with tempfile.TemporaryDirectory() as folder:
         measured = Path(folder) / "seconds.tsv"
         measured.touch()

@@ -1,4 +1,4 @@
-"""Runs with several streams, for tests: threads, workers, pools and ranks beside the main process."""
+"""Runs with several streams, for tests: threads, workers, pools and ranks in addition to the main process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Writer = Callable[[TraceBuilder, int], None]
 
 
 def compared(folder: Path, write: Writer, **options: bool) -> Comparison:
-    """Two runs, each written by one call with the number of the run."""
+    """Compare two runs, each written by one call with the number of the run."""
     folders = []
     for run in range(2):
         builder = TraceBuilder(folder / str(run))

@@ -1,4 +1,4 @@
-"""Records TensorFlow programs twice within this process, and compares what they did."""
+"""Records TensorFlow programs twice within this process, and compares the recordings."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ PROGRAMS = Path(__file__).parent / "e2e" / "programs" / "tensorflow"
 
 
 class Recorded(NamedTuple):
-    """What one recording gave."""
+    """The result of one recording."""
 
     trace: Trace
     output: str
-    """What the program printed."""
+    """The output of the program."""
 
     @property
     def entries(self) -> list[Entry]:
@@ -39,7 +39,7 @@ class Recorded(NamedTuple):
 
     @property
     def blind_spots(self) -> list[dict[str, Any]]:
-        """What could not be recorded."""
+        """The blind spots of the main process."""
         return list(self.trace.processes[0].description["blind_spots"])
 
     def ops(self, name: str) -> list[Entry]:
@@ -65,7 +65,7 @@ def recorded(folder: Path, function: Callable[[], Any]) -> Recorded:
 
 
 def program(name: str, *arguments: str) -> Callable[[], None]:
-    """A program of `e2e/programs/tensorflow`, as a function."""
+    """Return a program in `e2e/programs/tensorflow` as a function."""
 
     def run() -> None:
         given, sys.argv = sys.argv, [name, *arguments]
@@ -78,7 +78,7 @@ def program(name: str, *arguments: str) -> Callable[[], None]:
 
 
 def printed(function: Callable[[], Any]) -> str:
-    """What a program prints without being recorded."""
+    """Return the output of a program that is not recorded."""
     keras.backend.clear_session()
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
@@ -92,10 +92,10 @@ def compared(folder: Path, function: Callable[[], Any], runs: int = 2) -> Compar
 
 
 def compared_until_different(folder: Path, function: Callable[[], Any], at_most: int = 60) -> Comparison:
-    """Record what varies with some probability until two recordings differ, and compare the last with the first."""
+    """Record a function that varies with some probability until a recording differs from the first, and compare the two."""
     traces: list[Trace] = []
     while len(traces) < at_most:
-        traces.append(recorded(folder, function).trace)  # on one line: lines are compared as well
+        traces.append(recorded(folder, function).trace)  # on one line, since line numbers are compared as well
         comparison = compare_runs([traces[0], traces[-1]])
         if comparison.verdict is not Verdict.SAME:
             break
@@ -103,7 +103,7 @@ def compared_until_different(folder: Path, function: Callable[[], Any], at_most:
 
 
 def gives_different_results(function: Callable[[], Any], seconds: float = 60.0) -> bool:
-    """Whether a function gives another result than at first before time is up: on a busy machine threads seldom race."""
+    """Whether a function returns a different result before time is up; on a busy machine threads seldom race."""
     first, until = function(), monotonic() + seconds
     while monotonic() < until:
         if function() != first:

@@ -1,7 +1,7 @@
-"""Trains under distribution strategies on two logical devices of the CPU, twice within this process, and compares what was recorded.
+"""Trains under distribution strategies on two logical CPU devices, twice within this process, and compares the recordings.
 
-A program of its own, since TensorFlow takes logical devices only before it computes anything: `python -m tests.tensorflow_strategies
-mirrored:function:seeded ...` prints what was found of each case as JSON.
+This is a separate program because TensorFlow accepts logical devices only before it computes anything: `python -m
+tests.tensorflow_strategies mirrored:function:seeded ...` prints the findings for each case as JSON.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _case(case: str) -> dict[str, Any]:
     seed = 7 if seeding == "seeded" else None
     run = partial(_fit, name, seed) if way == "fit" else partial(_train, name, way, seed)
     with tempfile.TemporaryDirectory() as folder:
-        runs = [recorded(Path(folder), run) for _ in range(2)]  # on one line: lines are compared as well
+        runs = [recorded(Path(folder), run) for _ in range(2)]  # on one line, since line numbers are compared as well
         comparison = compare_runs([one.trace for one in runs])
         description = runs[0].trace.processes[0].description
         first = comparison.first_divergence

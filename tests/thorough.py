@@ -1,8 +1,8 @@
-"""The tests that take long, in parts of at most half an hour: what each runs, how long it takes, and the share that is always run.
+"""The slow tests, in parts of at most half an hour: what each part runs, how long it takes, and which tests are always run.
 
     python -m tests.thorough [PART ...]
 
-Without a part all are run, one after the other; a word that several parts begin with, such as `causes`, means all of these.
+Without arguments all parts are run, one after the other; a prefix of several parts, such as `causes`, means all of these.
 `make thorough PART=causes` calls it.
 """
 
@@ -20,19 +20,19 @@ from typing import Any, NamedTuple
 import pytest
 
 VARIABLE = "DETERMINISM_TEST_THOROUGH"
-"""The variable that names the parts to run, with commas between them."""
+"""The environment variable with the parts to run, separated by commas."""
 ROOT = Path(__file__).resolve().parents[1]
 
 
 class Part(NamedTuple):
-    """Tests that are left out of `make test`."""
+    """Tests that `make test` leaves out."""
 
     about: str
     minutes: int
-    """What it takes on two cores, rounded up."""
+    """Its duration on two cores, rounded up."""
     framework: str = "torch"
     command: tuple[str, ...] | None = None
-    """Run instead of the tests that are marked with the part's name; relative paths are those of the repository."""
+    """A command that is run instead of the tests marked with the part's name; paths are relative to the repository."""
 
 
 PARTS: dict[str, Part] = {
@@ -74,13 +74,13 @@ PARTS: dict[str, Part] = {
 
 
 def requested_parts() -> list[str]:
-    """The parts whose tests are asked for; none in an ordinary run."""
+    """Return the requested parts; none in an ordinary run."""
     return [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
 
 
 @cache
 def commit() -> str:
-    """The hash of the commit that is checked out; zeros where there is no repository."""
+    """Return the hash of the commit that is checked out; zeros if there is no repository."""
     try:
         done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
@@ -89,18 +89,18 @@ def commit() -> str:
 
 
 def is_turn(number: int, turns: int) -> bool:
-    """Whether the tests of this number are always run at this commit, of so many that take turns from commit to commit."""
+    """Whether the tests with this number are run at this commit, if `turns` numbers take turns from commit to commit."""
     return number % turns == int(commit()[:8], 16) % turns
 
 
 def in_turns(values: Iterable[Any], turns: int, part: str, name: Callable[[Any], str] | None = None) -> list[Any]:
-    """Parameters of a test: one in so many is always run, others at other commits; a part of the thorough tests runs the rest.
+    """Return the parameters of a test: one in `turns` is run at this commit, and a part of the thorough tests runs the rest.
 
     Args:
-        values: What the test is called with, one by one; `pytest.param`, too.
-        turns: How many take turns.
-        part: The thorough tests that the others belong to.
-        name: Gives the id of a value.
+        values: The values of the parameter; these may be `pytest.param`.
+        turns: How many values take turns.
+        part: The part of the thorough tests that the others belong to.
+        name: Returns the id of a value.
     """
     parameters = []
     for number, value in enumerate(values):
@@ -111,10 +111,10 @@ def in_turns(values: Iterable[Any], turns: int, part: str, name: Callable[[Any],
 
 
 def chosen_parts(words: Sequence[str]) -> list[str]:
-    """The parts that words name or begin; all if there is none.
+    """Return the parts whose names begin with one of the words; all parts if there are no words.
 
     Raises:
-        ValueError: Nothing begins with a word.
+        ValueError: No part begins with a word.
     """
     for word in words:
         if not any(name.startswith(word) for name in PARTS):
@@ -123,19 +123,19 @@ def chosen_parts(words: Sequence[str]) -> list[str]:
 
 
 def table(names: Sequence[str]) -> list[str]:
-    """A row for each part, and the sum."""
+    """Return a row for each part, and the total."""
     rows = [f"{name:<20}{PARTS[name].minutes:>4} min  {PARTS[name].about}" for name in names]
     return [*rows, f"{'together':<20}{sum(PARTS[name].minutes for name in names):>4} min"]
 
 
 def run_part(name: str, workers: str) -> int:
-    """Run one part, and give the exit status."""
+    """Run one part and return the exit status."""
     part = PARTS[name]
     environment = ROOT / (".venv" if part.framework == "torch" else f".venv-{part.framework}")
     if part.framework != "torch":
         subprocess.run(["make", "--no-print-directory", f"{environment.name}/.installed"], cwd=ROOT, check=True)
     python = str(environment / "bin" / "python")
-    # Tests that need no framework are run with PyTorch's.
+    # Tests that need no framework are run in PyTorch's environment.
     folders = ("tests",) if part.framework == "torch" else ("tests/adapters", "tests/e2e", "tests/integrations")
     tests = ("-m", "pytest", "-q", "-n", workers, "--dist", "worksteal", *folders)
     variables = {"DETERMINISM_TEST_FRAMEWORKS": part.framework, VARIABLE: name}
@@ -148,7 +148,7 @@ def run_part(name: str, workers: str) -> int:
 
 
 def main(words: Sequence[str]) -> int:
-    """Say what is run, run it, and say what came of it."""
+    """Print the parts, run them, and print the outcomes."""
     try:
         names = chosen_parts(words)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Runs a small PyTorch program until it comes to a record, and captures that, in this process."""
+"""Runs a small PyTorch program in this process up to a given record, and captures that record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from determinism.frameworks.torch.evidence import Capture
 
 
 class Captured(BaseException):
-    """Ends the program of a test, as ending the process ends a real one."""
+    """Ends the program of a test, as exiting the process ends a real program."""
 
 
 def capture(
@@ -28,7 +28,7 @@ def capture(
     seconds: float = 0.5,
     most_bytes: int = MOST_BYTES,
 ) -> dict[str, Any]:
-    """Record a program until it comes to a record, and capture that; the tensors are kept in `folder/kept`."""
+    """Record a program up to a given record and capture that record; the tensors are kept in `folder/kept`."""
     request: dict[str, Any] = {"step": 0, "phase": phase, "op": op, "module": None, "occurrence": occurrence}
     request |= {"repeats": repeats, "seconds": seconds, "most_bytes": most_bytes, "ends": True}
     kept = folder / "kept"

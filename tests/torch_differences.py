@@ -1,4 +1,4 @@
-"""Values that differ between runs, and what a comparison must make of them."""
+"""Values that differ between runs, and assertions on how they must be compared."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ runs = itertools.count()
 
 
 def differing(*shape: int) -> Tensor:
-    """Values that no other run has, made by a seeded op from an argument that differs."""
+    """Return values that are unique to each run, made by a seeded op from a differing argument."""
     return torch.full(shape, 1.0 + next(runs))
 
 
 def in_one_run() -> bool:
-    """True in every second run."""
+    """Return True in every second run."""
     return next(runs) % 2 == 0
 
 
 def noise(*shape: int) -> Tensor:
-    """Values that no other run has, drawn from a generator that was not seeded."""
+    """Return values that are unique to each run, drawn from a generator with a random seed."""
     own = torch.Generator()
     own.manual_seed(int.from_bytes(os.urandom(4), "little"))
     return torch.rand(*shape, generator=own)

@@ -1,6 +1,6 @@
-"""Calls ops with odd arguments under the native recorder, and without it: both must give the same bits or the same error.
+"""Calls ops with unusual arguments with and without the native recorder: the results must have the same bits or the same error.
 
-Prints how many calls there were, how many of them raised an error, and in how many our own handler failed.
+Prints the number of calls, how many of them raised an error, and in how many the recorder's own handler failed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CALLS = int(sys.argv[1]) if len(sys.argv) > 1 else 600
 
 
 def odd_tensors(chance: random.Random) -> Iterator[torch.Tensor]:
-    """Strides of zero, overlaps, offsets, no elements, no memory, other layouts and dtypes."""
+    """Yield tensors with strides of zero, overlaps, offsets, no elements, no memory, and unusual layouts and dtypes."""
     block = torch.arange(120, dtype=torch.float32).reshape(4, 5, 6)
     yield block
     yield block.transpose(0, 2)
@@ -75,7 +75,7 @@ SCALARS = [
 
 
 def functions() -> list[Callable[..., Any]]:
-    """Ops of all sorts, called as programs call them and by their overloads."""
+    """Return ops of many kinds, in the forms that programs call and as overloads."""
     names = [
         "add", "mul", "div", "matmul", "mm", "bmm", "cat", "stack", "sum", "mean", "max", "sort", "topk", "index_select", "gather",
         "scatter", "where", "clamp", "cumsum", "norm", "softmax", "log_softmax", "relu", "sigmoid", "conv1d", "conv2d", "bilinear",
@@ -109,7 +109,7 @@ def functions() -> list[Callable[..., Any]]:
 
 
 def call(seed: int) -> Any:
-    """One call with arguments that the seed chooses."""
+    """Make one call with arguments chosen by the seed."""
     chance = random.Random(seed)
     torch.manual_seed(seed)
     tensors = list(odd_tensors(chance))
@@ -143,7 +143,7 @@ def call(seed: int) -> Any:
 
 
 def described(made: Any, *, has_values: bool) -> Any:
-    """What a result is, with its values where it has some; what an op left unwritten varies."""
+    """Describe a result, with its values if it has any; without them for ops that may leave memory uninitialized."""
     if not isinstance(made, torch.Tensor):
         return repr(made) if isinstance(made, (bool, int, float, complex, str, type(None))) else type(made).__name__
     facts = [str(made.dtype), str(made.layout), made.is_nested or tuple(made.shape), made.requires_grad]

@@ -1,4 +1,4 @@
-"""PyTorch with its replacements standing at the CPU's kernels, and what is compared with stock."""
+"""PyTorch with its CPU kernels patched by the replacements, and comparisons with stock PyTorch."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from determinism.frameworks.torch.patches.catalogue import PATCHES
 from determinism.frameworks.torch.patches.patch import Patch
 
 ROUNDING = {torch.float64: 1e-12, torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 6e-2}
-"""How far results of the dtypes may lie apart, against the largest one."""
+"""How much results of each dtype may differ, relative to the largest value."""
 
 
 @contextmanager
 def captured() -> Iterator[list[tuple[Patch, Any, Any]]]:
-    """As `patched_cpu`; gives each call of a replacement with its arguments, and what it left."""
+    """Patch the CPU as `patched_cpu` does; yield a list of the calls of replacements, with their arguments and results."""
     calls: list[tuple[Patch, Any, Any]] = []
     with patched_cpu(capturing(ON_CPU, calls)):
         yield calls
 
 
 def named(identity: str) -> Patch:
-    """The patch of a name."""
+    """Return the patch with a name."""
     return next(patch for patch in PATCHES if patch.identity == identity)
 
 
@@ -54,7 +54,7 @@ def close(stock: Any, other: Any) -> bool:
 
 
 def grads(function: Callable[[torch.Tensor], Any], *shape: int, memory_format: Any = torch.contiguous_format) -> Any:
-    """The gradient of a function of one random tensor."""
+    """Return the gradient of a function at a random tensor."""
     torch.manual_seed(3)
     given = torch.randn(shape, dtype=torch.float64).contiguous(memory_format=memory_format).requires_grad_()
     result = function(given)

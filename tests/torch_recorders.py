@@ -1,4 +1,4 @@
-"""Records a program with each recorder, and tells where their records differ."""
+"""Records a program with each recorder, and finds where their records differ."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CHOICE = "DETERMINISM_RECORDER"
 
 
 def record_with(recorder: str, program: Callable[[], Any], folder: Path, **options: Any) -> str:
-    """Record with one of the recorders, and see that it was that one; gives the fingerprint of the result."""
+    """Record with one of the recorders and check that it was used; return the fingerprint of the result."""
     before = os.environ.get(_CHOICE)
     os.environ[_CHOICE] = recorder
     try:
@@ -34,13 +34,13 @@ def record_with(recorder: str, program: Callable[[], Any], folder: Path, **optio
 
 
 def blind_spots(folder: Path) -> list[Any]:
-    """Those of all processes, without what the Python recorder alone says, of a PyTorch that was not audited."""
+    """Return the blind spots of all processes, except the one that only the Python recorder reports, for an unaudited PyTorch."""
     spots = [spot for process in open_trace(folder).processes for spot in process.description["blind_spots"]]
     return [spot for spot in spots if spot["id"] != "formulas-unaudited"]
 
 
 def record_lines(folder: Path) -> list[str]:
-    """Every record of a trace as a line of text in which no number of a name is left."""
+    """Return every record of a trace as a line of text, with names in place of their numbers."""
     return [line for process in open_trace(folder).processes for line in _lines_of(process)]
 
 
@@ -88,5 +88,5 @@ def _shown(digest: bytes) -> str:
 
 
 def differences(first: list[str], second: list[str]) -> list[str]:
-    """The lines that only one of two lists has."""
+    """Return the lines that are in only one of two lists."""
     return list(difflib.unified_diff(first, second, "python", "native", n=0, lineterm=""))[2:]

@@ -1,4 +1,4 @@
-"""Runs small PyTorch programs plainly and recorded, in this process, and compares what they did."""
+"""Runs small PyTorch programs in this process, with and without recording, and compares the results."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _SIZES = [*range(64, 2048, 64), *(1 << power for power in range(11, 21))]
 
 
 def perturb_memory() -> None:
-    """Fill memory that `empty` will get with bytes that no other run had, and free it."""
+    """Fill memory that `empty` will later return with bytes unique to this run, and free it."""
     noise = os.urandom(_SIZES[-1])
     blocks = [torch.frombuffer(bytearray(noise[:size]), dtype=torch.uint8).clone() for size in _SIZES for _ in range(6)]
     del blocks
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Every tensor in nested lists, tuples and dictionaries, in order."""
+    """Yield every tensor in nested lists, tuples and dictionaries, in order."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):
@@ -45,7 +45,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def bits(tensor: torch.Tensor) -> bytes:
-    """The elements of a tensor, with every bit."""
+    """Return all bits of the elements of a tensor."""
     tensor = tensor.detach()
     if tensor.is_meta or (tensor.layout is torch.strided and not tensor.numel()):
         return repr(tuple(tensor.shape)).encode()
@@ -59,7 +59,7 @@ def bits(tensor: torch.Tensor) -> bytes:
 
 
 def _fingerprint(result: Any) -> str:
-    """Stands for all bits of a result, and for the states of the generators now."""
+    """Return a hash of all bits of a result and of the current generator states."""
     parts = [bits(tensor) for tensor in tensors_in(result)]
     states = [torch.get_rng_state().numpy().tobytes(), repr(random.getstate()).encode()]
     return hashlib.sha256(b"|".join(parts + states)).hexdigest()
@@ -72,7 +72,7 @@ def plain(program: Program) -> str:
 
 
 def recorded(program: Program, folder: Path, **options: Any) -> str:
-    """Run a program under recording; what it returns counts as read."""
+    """Run a program while recording it; its return value counts as read."""
     perturb_memory()
     with determinism.record(folder, **options) as session:
         result = program()
@@ -81,7 +81,7 @@ def recorded(program: Program, folder: Path, **options: Any) -> str:
 
 
 def compare_program(program: Program, folder: Path, *, strict: bool = False) -> Comparison:
-    """Record a program twice and compare."""
+    """Record a program twice and compare the runs."""
     traces = [folder / "first", folder / "second"]
     for trace in traces:
         recorded(program, trace)
@@ -89,7 +89,7 @@ def compare_program(program: Program, folder: Path, *, strict: bool = False) -> 
 
 
 def check_deterministic(program: Program, folder: Path) -> Comparison:
-    """Compare two recorded runs of a program, after seeing that it is deterministic and that recording changes nothing."""
+    """Compare two recorded runs of a program, after checking that it is deterministic and that recording does not change its results."""
     results = [plain(program) for _ in range(2)]
     assert results[0] == results[1], "the program itself is not deterministic"
     traces = [folder / "first", folder / "second"]
@@ -97,7 +97,7 @@ def check_deterministic(program: Program, folder: Path) -> Comparison:
     assert set(results) == {results[0]}, "recording changed the result"
     comparison = determinism.compare(*traces)
     assert [spot for spot in comparison.recorded.blind_spots if spot.identifier == "handler-failed"] == []
-    # A comparison reads the layouts of tensors only where runs differ.
+    # A comparison reads the layouts of tensors only if the runs differ.
     for process in open_trace(traces[0]).processes:
         for number in range(len(process.names.texts(Table.LAYOUT))):
             process.names.layout(number)
@@ -105,7 +105,7 @@ def check_deterministic(program: Program, folder: Path) -> Comparison:
 
 
 class Row:
-    """One record, with names for its cells."""
+    """One record, with its cells as attributes."""
 
     def __init__(self, process: ProcessTrace, chunk: Any, at: int) -> None:
         names = process.names
@@ -133,12 +133,12 @@ class Row:
 
 
 def rows(folder: Path) -> list[Row]:
-    """Every record of the only process of a trace, but for those of its threads."""
+    """Return every record of the only process of a trace, except those of its threads."""
     return _rows_of(open_trace(folder).processes[0])
 
 
 def rows_of_all(folder: Path) -> list[Row]:
-    """Every record of a trace, those of threads included."""
+    """Return every record of a trace, including those of threads."""
     return [row for process in open_trace(folder).processes for row in _rows_of(process)]
 
 
@@ -148,13 +148,13 @@ def _rows_of(process: ProcessTrace) -> list[Row]:
 
 
 def record_rows(program: Program, folder: Path) -> list[Row]:
-    """Record a program once and give its records."""
+    """Record a program once and return its records."""
     recorded(program, folder)
     return rows(folder)
 
 
 def line_of(function: Callable[..., Any], text: str) -> int:
-    """The line of a function's source that contains a text."""
+    """Return the number of the line of a function's source that contains a text."""
     lines, first = inspect.getsourcelines(function)
     return first + next(number for number, line in enumerate(lines) if text in line)
 

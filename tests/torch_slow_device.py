@@ -1,4 +1,4 @@
-"""Stands in for a GPU: digests the CPU's memory as the definition says, when it is told to, and its results come late."""
+"""A fake GPU that computes reference digests of CPU memory on request, and returns the results with a delay."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _DRIVER = (
 
 
 class SlowDevice:
-    """A device of which each fetch arrives only after it was looked at a few times, or waited for."""
+    """A device whose fetches complete only after they were polled a few times, or waited for."""
 
     def __init__(self, looks: int = 3, failing_after: int | None = None) -> None:
         self.looks = looks
         self.failing_after = failing_after
         self.launches: list[int] = []
-        """How many blocks each launch had."""
+        """The number of blocks of each launch."""
         self.copied: set[int] = set()
-        """Where memory lay that was digested."""
+        """The addresses of the digested memory."""
         self.num_waits = 0
         self.num_queued = 0
-        """How many launches came from below Python."""
+        """The number of launches from native code."""
         self.num_fetches = 0
         self._slots: dict[int, bytearray] = {}
         self._busy: set[int] = set()
@@ -56,7 +56,7 @@ class SlowDevice:
                 assert len(content) <= block.total
 
     def launched_with(self) -> dict[str, Any]:
-        """The functions of a driver of its own, and two kernels with one address behind their arguments."""
+        """The functions of a fake driver, and two kernels that take one more address after their arguments."""
         self._table, self._host_table = np.zeros((2, 4096, 6), np.int64)
         called = (self._launched, self._copied, lambda event, stream: 0, lambda stream, status: 0)
         self._driver = [function(one) for function, one in zip(_DRIVER, called, strict=True)]
@@ -131,13 +131,13 @@ class SlowFetch:
 
 
 def slow_devices(device: SlowDevice | None = None, *, batches: int = 4, entries: int = 256) -> DeviceDigests:
-    """What records ops of the CPU as if it were such a device."""
+    """Return device digests that record CPU ops as if the CPU were such a device."""
     ring = Ring(device or SlowDevice(), batches=batches, entries=entries)
     return DeviceDigests(lambda _: ring, lambda _: False, "cpu")
 
 
 def expected(tensor: torch.Tensor) -> bytes:
-    """The digest by definition: of a tensor that fills its storage as its memory lies, else in the order of indices."""
+    """Return the reference digest: in memory order if the tensor fills its storage, else in index order."""
     tensor = materialized(tensor)
     length = tensor.nbytes
     if tensor.untyped_storage().nbytes() != length or len(set(tensor.stride())) < tensor.dim():

@@ -1,4 +1,4 @@
-"""Small trainings with PyTorch that tests run twice."""
+"""Small PyTorch training runs, which tests run twice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 def train(net: nn.Module, batches: list[Any], loss_of: Callable[..., Tensor], optimizer: Any = None) -> list[Any]:
-    """A few steps; gives losses and everything that the modules hold."""
+    """Train for a few steps; return the losses, the parameters, buffers and gradients, and the optimizer state."""
     optimizer = optimizer or torch.optim.Adam(net.parameters(), lr=0.01)
     losses = []
     for batch in batches:

@@ -1,4 +1,4 @@
-"""Traces for tests, written record by record without any framework."""
+"""Traces for tests, written record by record without a framework."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from determinism.types import NO_DIGEST, Access, Phase, Role
 
 
 class Ref(NamedTuple):
-    """An output of an earlier record, looked at through a view; `record` -1 is external."""
+    """An output of an earlier record, read through a view; `record` -1 is external."""
 
     record: int
     output: int = 0
     layout: Layout | None = None
     access: Access = Access.READ
     digest: str | None = None
-    """What it held, where that was digested."""
+    """Its content, if that was digested."""
 
 
 def layout(
@@ -39,7 +39,7 @@ def layout(
     elements: int | None = None,
     dtype: str = "float32",
 ) -> Layout:
-    """A view; without strides a contiguous one, of a storage with `elements` elements (as many as it needs)."""
+    """Return a view, by default contiguous, of a storage with `elements` elements (by default as many as the view needs)."""
     found = list(strides) if strides is not None else []
     if strides is None:
         step = 1
@@ -62,12 +62,12 @@ def layout(
 
 
 def digest_of(text: str) -> bytes:
-    """16 bytes that stand for a value."""
+    """Return 16 bytes that represent a value."""
     return hashlib.md5(text.encode(), usedforsecurity=False).digest()
 
 
 class TraceBuilder:
-    """Writes the trace of a run with one process, or with several that stand beside the first."""
+    """Writes the trace of a run with one or more processes."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class TraceBuilder:
         self._step = 0
         self._others: list[TraceBuilder] = []
         self.thread = 0
-        """Number of the thread that makes the records, where nothing else is said."""
+        """Number of the thread that makes the records, unless given for a record."""
         if is_first:
             create_trace(folder, created=self._created, command=self._command, cwd="/work", level="op")
         own = folder / PROCESSES_FOLDER / key
@@ -93,7 +93,7 @@ class TraceBuilder:
         self._names: dict[tuple[Table, str], int] = {}
 
     def beside(self, key: str, **description: Any) -> TraceBuilder:
-        """Another process or stream of the same run; it is closed with this one."""
+        """Add another process or stream to the same run; it is closed with this one."""
         self._others.append(TraceBuilder(self._folder, key=key, is_first=False, **description))
         return self._others[-1]
 
@@ -140,20 +140,20 @@ class TraceBuilder:
         generators: Sequence[str] = (),
         thread: int | None = None,
     ) -> int:
-        """Append a record; gives its number.
+        """Append a record and return its number.
 
         Args:
-            op: Its name.
-            inputs: What it took; a plain number is the first output of that record, read as a whole.
-            outputs: A text that stands for the bytes of each output; None for bytes that nobody wrote.
-            layouts: Of each output; four contiguous elements if left out.
-            role: What it stands for.
-            phase: What the program was doing.
-            module: Path of the module.
-            site: File and line.
-            arguments: As text.
-            generators: Texts that stand for states of generators.
-            thread: Number of the thread; `self.thread` if left out.
+            op: The name of the op.
+            inputs: Its inputs; a plain number means the first output of that record, read in full.
+            outputs: A text that represents the bytes of each output; None for uninitialized bytes.
+            layouts: The layout of each output; by default four contiguous elements.
+            role: The role of the record.
+            phase: The phase of the program.
+            module: The path of the module.
+            site: The file and line.
+            arguments: The arguments as text.
+            generators: Texts that represent generator states.
+            thread: The number of the thread; by default `self.thread`.
         """
         views = list(layouts) if layouts is not None else [layout(4)] * len(outputs)
         edges: list[int] = []
@@ -173,16 +173,16 @@ class TraceBuilder:
         return self._writer.append(cells, edges, digests, made, [digest_of(state) for state in generators])
 
     def number(self, meaning: Meaning, value: float, record: int = -1, *, producer: int = -1) -> None:
-        """Keep a number of the current step."""
+        """Store a number for the current step."""
         own = record if record >= 0 else max(0, self._writer.num_records - 1)
         self._writer.number(meaning, own, (producer, 0) if producer >= 0 else (), value, self._step)
 
     def values(self, record: int, *values: float, output: int = 0) -> None:
-        """Keep these elements of an output of float32."""
+        """Store elements of a float32 output."""
         self._writer.values(record, output, struct.pack(f"<{len(values)}f", *values))
 
     def step(self, held: dict[str, Ref | int] | None = None, name: str = STEP_OP) -> int:
-        """A step ends while parameters of these names hold these outputs."""
+        """End a step, at which the named parameters hold the given outputs."""
         text = json.dumps([["parameter", parameter] for parameter in held or {}])
         refs = list((held or {}).values())
         number = self.add(name, refs, (), role=Role.STATE, phase=Phase.OTHER, site=None, arguments=text)
@@ -191,7 +191,7 @@ class TraceBuilder:
         return number
 
     def close(self, *, exit_status: int | None = 0) -> Path:
-        """End the processes and the run."""
+        """Close the processes and the run."""
         for other in self._others:
             other.close(exit_status=exit_status)
         self.step(name=END_OP)
@@ -209,18 +209,18 @@ class TraceBuilder:
 
 
 def process_of(folder: Path) -> ProcessTrace:
-    """The only process of a trace."""
+    """Return the only process of a trace."""
     (process,) = open_trace(folder).processes
     return process
 
 
 def chunk_of(process: ProcessTrace) -> Chunk:
-    """All records of a process."""
+    """Return all records of a process."""
     return join(list(process.chunks()))
 
 
 def opened(first: Path, second: Path) -> tuple[ProcessTrace, ProcessTrace, Chunk, Chunk, Canonical]:
-    """Both processes, all their records, and the numbers they share."""
+    """Return both processes, all their records, and their shared numbers."""
     processes = (process_of(first), process_of(second))
     chunks = [chunk_of(process) for process in processes]
     return (*processes, *chunks, Canonical(*processes))

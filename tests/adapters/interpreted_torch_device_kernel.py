@@ -1,6 +1,6 @@
-"""The kernel that digests tensors on a GPU, in Triton's interpreter: it gives what the definition says.
+"""The kernel that digests tensors on a GPU, in Triton's interpreter: its digests agree with the definition.
 
-Triton settles when it is imported whether it interprets, so `test_torch_device_kernel.py` runs this file in a process of its own.
+Triton decides at import whether it interprets, so `test_torch_device_kernel.py` runs this file in a separate process.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def memory() -> torch.Tensor:
 def run_kernel(
     kernel: ModuleType, blocks: Sequence[tuple[int, int, int, int, int]], slots: int, programs: int
 ) -> list[bytes]:
-    """Launch it for rows of address, bytes, first tile, slot and total; gives what slots hold then."""
+    """Launch the kernel for rows of address, bytes, first tile, slot and total; return the content of the slots."""
     table = torch.tensor([(*block, 0) for block in blocks], dtype=torch.int64)
     found = torch.zeros(slots, 2, dtype=torch.int64)
     kernel.determinism_digest[(len(blocks), programs)](table, torch.from_numpy(KEYS.copy()), found)
@@ -44,7 +44,7 @@ def run_kernel(
 
 
 def run_alone(kernel: ModuleType, block: tuple[int, int, int, int, int], programs: int) -> bytes:
-    """The same for a single block, given as it is."""
+    """Launch the kernel for a single block, without a table; return the content of its slot."""
     address, length, first_tile, slot, total = block
     found = torch.zeros(slot + 1, 2, dtype=torch.int64)
     keys = torch.from_numpy(KEYS.copy())
@@ -72,7 +72,7 @@ def test_a_block_that_is_launched_alone_has_the_same_digest(kernel: ModuleType, 
 
 
 @pytest.mark.parametrize("programs", [1, 2, 5])
-def test_however_many_programs_share_the_tiles_of_a_tensor_the_digest_is_one(
+def test_the_digest_does_not_depend_on_the_number_of_programs(
     programs: int, kernel: ModuleType, memory: torch.Tensor
 ) -> None:
     view = memory[16 : 16 + 3 * TILE_BYTES + 24]
@@ -126,7 +126,7 @@ class PretendedEvent:
 
 @pytest.fixture
 def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
-    """Lets the code for GPUs run on the CPU: streams that do at once what they are told, and the interpreted kernel."""
+    """Make the code for GPUs run on the CPU, with streams that execute at once and the interpreted kernel."""
     zeros = torch.zeros
 
     @contextlib.contextmanager
@@ -151,7 +151,7 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
 
 
 class InterpretedAlone:
-    """Launches the kernel for a single block as a compiled one is launched."""
+    """Launches the kernel for a single block in the same way as a compiled one."""
 
     def __init__(self, kernel: ModuleType, digests: device_digests.CudaDigests) -> None:
         self._kernel = kernel
@@ -162,7 +162,7 @@ class InterpretedAlone:
         def run(*given: Any, stream: int) -> None:
             self.streams.append(stream)
             assert grid[1:] == (1, 1)
-            # The interpreter takes tensors where a compiled kernel takes addresses.
+            # The interpreter takes tensors, a compiled kernel takes addresses.
             *numbers, keys, slots = given
             tensors = self._digests._keys, self._digests._slots
             assert [keys, slots] == [tensor.data_ptr() for tensor in tensors]
@@ -184,7 +184,7 @@ def test_a_single_tensor_is_launched_alone_on_the_stream_that_is_used(
     assert alone.streams[before:] == [PretendedStream.cuda_stream] * 3
 
 
-def test_the_code_for_gpus_passes_its_own_check_and_digests_every_type(pretended_gpu: torch.device) -> None:
+def test_the_code_for_gpus_passes_its_own_check_and_digests_every_dtype(pretended_gpu: torch.device) -> None:
     ring = Ring(device_digests.CudaDigests(pretended_gpu, 24), batches=3, entries=8)
     device_digests.verify(ring.ask, pretended_gpu)
     tensors = [filled(dtype, 3, 5, 7)[1:] for dtype in DTYPES]
@@ -192,9 +192,7 @@ def test_the_code_for_gpus_passes_its_own_check_and_digests_every_type(pretended
     assert [ticket.wait() for ticket in ring.ask(tensors)] == [expected(tensor) for tensor in tensors]
 
 
-def test_a_kernel_that_gave_other_digests_would_not_be_used(
-    pretended_gpu: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_with_wrong_digests_is_rejected(pretended_gpu: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     device = device_digests.CudaDigests(pretended_gpu, 16)
     device._keys += 1
     with pytest.raises(RuntimeError, match="a wrong digest for known bytes"):

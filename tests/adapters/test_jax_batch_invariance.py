@@ -1,4 +1,4 @@
-"""`determinism.check_batch_invariance` with functions of JAX: results and executions are compared row by row."""
+"""`determinism.check_batch_invariance` with JAX functions: results and executions are compared row by row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def rows() -> jax.Array:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_function_that_treats_rows_by_themselves_is_the_same(dtype: str) -> None:
+def test_a_function_that_treats_rows_separately_is_the_same(dtype: str) -> None:
     comparison = determinism.check_batch_invariance(
         lambda batch: {"values": jnp.maximum(batch, 0) * 2}, rows().astype(dtype), sizes=(1, 8, 24)
     )
@@ -30,7 +30,7 @@ def test_a_function_that_treats_rows_by_themselves_is_the_same(dtype: str) -> No
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_function_that_takes_rows_together_is_different(compiled: bool) -> None:
+def test_a_function_that_combines_rows_is_different(compiled: bool) -> None:
     def centred(batch: jax.Array) -> jax.Array:
         return batch - batch.mean(0)
 
@@ -44,7 +44,7 @@ def test_a_function_that_takes_rows_together_is_different(compiled: bool) -> Non
     assert first.op == ("jax::jit(centred)" if compiled else "jax::jit(_mean)")
 
 
-def test_a_key_gives_other_numbers_to_other_batches() -> None:
+def test_a_key_draws_different_numbers_for_different_batch_sizes() -> None:
     comparison = determinism.check_batch_invariance(
         lambda batch: batch * jax.random.uniform(jax.random.key(1), batch.shape), rows(), sizes=(2, 24)
     )
@@ -54,7 +54,7 @@ def test_a_key_gives_other_numbers_to_other_batches() -> None:
     assert comparison.batch.difference.kind is BatchKind.RNG
 
 
-def test_what_only_moves_rows_is_no_difference() -> None:
+def test_moving_rows_is_not_a_difference() -> None:
     def sorted_and_back(batch: jax.Array) -> jax.Array:
         order = jnp.argsort(batch[:, 0])
         return jnp.maximum(batch[order], 0)[jnp.argsort(order)]
@@ -64,7 +64,7 @@ def test_what_only_moves_rows_is_no_difference() -> None:
     assert comparison.verdict is Verdict.SAME, comparison
 
 
-def test_a_function_that_takes_the_memory_of_its_batch_is_compared() -> None:
+def test_a_function_that_donates_the_memory_of_its_batch_is_compared() -> None:
     doubled = jax.jit(lambda batch: batch * 2, donate_argnums=0)
 
     comparison = determinism.check_batch_invariance(lambda batch: doubled(jnp.copy(batch)), rows(), sizes=(2, 24))
@@ -72,17 +72,18 @@ def test_a_function_that_takes_the_memory_of_its_batch_is_compared() -> None:
     assert comparison.verdict is Verdict.SAME, comparison
 
 
-def test_a_weight_as_long_as_a_batch_is_not_taken_for_rows() -> None:
+def test_a_weight_as_long_as_a_batch_is_not_mistaken_for_rows() -> None:
     weight = jnp.ones((WIDTH, 3))
 
+    # The sums of whole numbers are exact in every order in which XLA may add them.
     comparison = determinism.check_batch_invariance(
-        jax.jit(lambda batch: (batch[:, :, None] * weight).sum(1)), rows(), sizes=(WIDTH, 24)
+        jax.jit(lambda batch: (batch[:, :, None] * weight).sum(1)), jnp.round(rows() * 9), sizes=(WIDTH, 24)
     )
 
     assert comparison.verdict is Verdict.SAME, comparison
 
 
-def test_results_without_rows_are_no_proof() -> None:
+def test_results_without_rows_are_inconclusive() -> None:
     comparison = determinism.check_batch_invariance(lambda batch: batch.sum(), rows(), sizes=(2, 24))
 
     assert comparison.verdict is Verdict.INCONCLUSIVE

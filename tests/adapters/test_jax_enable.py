@@ -23,7 +23,7 @@ def test_every_control_has_a_fact_and_every_fact_a_control() -> None:
     assert set(CONTROLS) == {fact.name for fact in facts_of("jax") if fact.kind == "control"}
 
 
-def test_what_changes_results_is_shown_and_left() -> None:
+def test_settings_that_change_results_are_shown_and_kept() -> None:
     with determinism.enable(seed=1) as settings:
         assert {settings[name].effect for name in CONTROLS} == {Effect.KEPT}
         assert settings["jax_default_prng_impl"].before == "threefry2x32"
@@ -31,7 +31,7 @@ def test_what_changes_results_is_shown_and_left() -> None:
 
 def test_xla_is_asked_which_flags_it_knows() -> None:
     assert xla_accepts("--xla_gpu_deterministic_ops") and xla_accepts("xla_gpu_autotune_level")
-    # The first was removed, and its name is still in the library; the second never was.
+    # The first was removed, but its name is still in the library; the second never existed.
     assert not xla_accepts("--xla_gpu_deterministic_reductions")
     assert not xla_accepts("--xla_gpu_no_such_flag")
 
@@ -39,7 +39,7 @@ def test_xla_is_asked_which_flags_it_knows() -> None:
 @pytest.mark.parametrize(
     ("flag", "starts"), [("--xla_gpu_deterministic_ops=true", True), ("--xla_gpu_deterministic_reductions=true", False)]
 )
-def test_xla_ends_where_it_does_not_know_a_flag(flag: str, starts: bool) -> None:
+def test_xla_ends_the_process_if_it_does_not_know_a_flag(flag: str, starts: bool) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", "import jax; jax.devices()"],
         env={**os.environ, "XLA_FLAGS": flag}, capture_output=True, check=False,
@@ -73,14 +73,14 @@ def test_a_flag_is_set_before_xla_starts_and_needs_a_fresh_process_after() -> No
     assert found == ["took effect now", flags, "already set", flags, "needs a fresh process", "true"]
 
 
-def test_without_a_device_for_it_the_flag_is_not_set() -> None:
+def test_the_flag_is_not_set_without_a_device_for_it() -> None:
     with determinism.enable() as settings:
         setting = settings["--xla_gpu_deterministic_ops"]
 
     assert setting.effect is Effect.UNNEEDED or os.path.exists("/dev/nvidiactl")
 
 
-def test_keys_have_the_streams_of_their_names_and_places() -> None:
+def test_keys_differ_between_names_ranks_and_epochs() -> None:
     places = [Streams(1, rank=rank, epoch=epoch) for rank, epoch in itertools.product(range(4), range(8))]
     drawn = {float(jax.random.uniform(key(streams, name))) for streams in places for name in ("a", "b")}
 
@@ -89,7 +89,7 @@ def test_keys_have_the_streams_of_their_names_and_places() -> None:
 
 
 @pytest.mark.parametrize("kind", ["threefry2x32", "rbg"])
-def test_keys_are_of_the_kind_that_is_set(kind: str) -> None:
+def test_keys_have_the_configured_kind(kind: str) -> None:
     with jax.default_prng_impl(kind):
         made = key(Streams(1), "a")
         assert str(jax.random.key_impl(made)) == kind
@@ -105,7 +105,7 @@ def test_a_program_that_splits_its_key_repeats() -> None:
 
 
 @pytest.mark.parametrize(("processes", "rank"), [(None, None), (1, None), (2, (1, 2))])
-def test_several_processes_have_ranks(
+def test_the_rank_is_known_only_with_several_processes(
     processes: int | None, rank: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(global_state, "num_processes", processes)

@@ -50,7 +50,7 @@ def with_an_array_that_changes() -> Any:
     return made
 
 
-def test_an_array_as_an_argument_and_a_jitted_function_of_the_module_are_the_same() -> None:
+def test_jitted_functions_with_array_arguments_are_the_same() -> None:
     assert determinism.check(trained, jnp.ones(3)).verdict is Verdict.SAME
     assert determinism.check(step, {"weight": jnp.ones(3)}, x=jnp.ones(3)).verdict is Verdict.SAME
 
@@ -59,16 +59,16 @@ def test_keys_and_tree_definitions_are_values() -> None:
     assert determinism.check(with_a_key_and_a_tree, runs=3).verdict is Verdict.SAME
 
 
-def test_what_the_system_decides_is_different() -> None:
+def test_numbers_from_system_entropy_are_different() -> None:
     assert determinism.check(from_entropy, jnp.ones(3)).verdict is Verdict.DIFFERENT
 
 
-def test_what_a_compiled_function_reaches_is_put_back() -> None:
+def test_an_array_that_a_compiled_function_uses_is_restored() -> None:
     assert determinism.check(with_an_array_that_changes).verdict is Verdict.SAME
     assert WEIGHT[0] == 1
 
 
-def test_a_check_after_a_failed_one() -> None:
+def test_a_check_after_a_failed_one_works() -> None:
     def fails(x: Any) -> None:
         raise ValueError(step({"weight": x}, x)["weight"].shape)
 
@@ -88,18 +88,18 @@ def adds_to_a_reference(x: Any) -> Any:
 
 def reads_a_reference_that_the_clock_fills(x: Any) -> Any:
     assert REFERENCE is not None
-    REFERENCE[...] = x * (time.perf_counter_ns() % 1_000_003)
+    REFERENCE[...] = x * (time.perf_counter_ns() % 1_000_000_007)
     return REFERENCE[...] + 1
 
 
 @pytest.mark.skipif(REFERENCE is None, reason="this version of JAX has no mutable references")
-def test_what_a_reference_holds_is_put_back() -> None:
+def test_the_value_of_a_reference_is_restored() -> None:
     assert determinism.check(adds_to_a_reference, jnp.ones(3), runs=3).verdict is Verdict.SAME
     assert REFERENCE is not None and not REFERENCE[...].any()
     assert determinism.check(reads_a_reference_that_the_clock_fills, jnp.ones(3)).verdict is Verdict.DIFFERENT
 
 
-def test_an_array_that_is_given_away_is_named() -> None:
+def test_a_donated_array_is_named() -> None:
     doubled = jax.jit(lambda x: x * 2, donate_argnums=0)
     with pytest.raises(StateError, match=r"^args\[0\] cannot be restored .* donated"):
         determinism.check(lambda x: doubled(x), jnp.ones(3))

@@ -1,4 +1,4 @@
-"""The search within a traced function finds the equation that varies, however deep it is, and nothing in one that does not."""
+"""The search within a traced function finds the equation that varies, at any depth, and nothing if none varies."""
 
 from __future__ import annotations
 
@@ -66,17 +66,17 @@ def test_the_equation_is_found(function: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("function", [jnp.sum, jax.grad(lambda values: jnp.sin(values).sum())])
-def test_a_function_that_does_not_vary_has_no_such_equation(function: Callable[..., Any]) -> None:
+def test_a_function_that_does_not_vary_has_no_varying_equation(function: Callable[..., Any]) -> None:
     assert place_in(function, VALUES) is None
 
 
-def test_values_that_do_not_fit_together_are_looked_at_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_that_do_not_fit_into_memory_together_are_examined_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(array_capture, "_MOST_BYTES_INSIDE", VALUES.nbytes + 1)
 
     assert place_in(lambda values: jnp.sin(doubled(-jnp.abs(values))), VALUES).op.startswith("jax::ffi_call")
 
 
-def test_each_equation_of_a_function_has_its_line_also_within_loops() -> None:
+def test_each_equation_of_a_function_has_its_line_even_within_loops() -> None:
     def body(carry: Any, row: Any) -> Any:
         return carry.at[jnp.array([0, 0])].add(row), jnp.cos(row)  # LINE body
 
@@ -93,7 +93,7 @@ def test_each_equation_of_a_function_has_its_line_also_within_loops() -> None:
     assert by_op["jax::scatter-add"].inside == ("scan",)
 
 
-def test_what_runs_on_several_devices_is_named_as_a_whole() -> None:
+def test_an_equation_on_several_devices_is_named_as_a_whole() -> None:
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("part",))
     parts, whole = jax.sharding.PartitionSpec("part"), jax.sharding.PartitionSpec()
 

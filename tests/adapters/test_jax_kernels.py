@@ -1,4 +1,4 @@
-"""The search between the kernels of a compiled program finds the one that varies, however deep it is, and none where none does."""
+"""The search among the kernels of a compiled program finds the one that varies, at any depth, and none if none varies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KernelIn = Callable[..., Kernel | None]
 
 @pytest.fixture
 def kernel_in(monkeypatch: pytest.MonkeyPatch) -> KernelIn:
-    """Runs a compiled function once, as a program does, and searches it."""
+    """Run a compiled function once, as a program does, and search it."""
     original = pxla.ExecuteReplicated.__call__
     monkeypatch.setattr(pjit, "_get_fastpath_data", lambda *args, **kwargs: None)
 
@@ -125,7 +125,7 @@ def test_the_kernel_is_found(function: Callable[..., Any], inside: tuple[str, ..
     assert (kernel.opcode, kernel.place.inside) == ("custom-call", inside)
 
 
-def test_arguments_that_were_donated_are_not_written_to_twice(kernel_in: KernelIn) -> None:
+def test_donated_arguments_do_not_prevent_the_search(kernel_in: KernelIn) -> None:
     kernel = kernel_in(lambda a, b: (a + racing_sum(a * 3) * 1e-5, b * 2), VALUES, VALUES, donate_argnums=(0, 1))
 
     assert kernel is not None
@@ -141,11 +141,11 @@ def many_kinds(values: Any) -> Any:
     return decomposed, scattered, found, picked, jnp.fft.fft(values), jax.lax.cumsum(rows, axis=1), rows > 0
 
 
-def test_a_program_that_does_not_vary_has_no_such_kernel(kernel_in: KernelIn) -> None:
+def test_a_program_that_does_not_vary_has_no_varying_kernel(kernel_in: KernelIn) -> None:
     assert kernel_in(many_kinds, VALUES) is None
 
 
-def test_among_kernels_of_many_kinds_the_one_that_varies_is_found(kernel_in: KernelIn) -> None:
+def test_the_varying_kernel_is_found_among_many_kinds(kernel_in: KernelIn) -> None:
     kernel = kernel_in(lambda values: (many_kinds(values), racing_sum(jnp.sort(values))), VALUES)
 
     assert kernel is not None
@@ -154,7 +154,7 @@ def test_among_kernels_of_many_kinds_the_one_that_varies_is_found(kernel_in: Ker
 
 @CFUNCTYPE(c_void_p, POINTER(CallFrame))
 def sum_with_rubbish(frame: Any) -> Any:
-    """Gives the sum, and a second result that holds something else each time, as the working memory of LAPACK does."""
+    """Return the sum, and a second result with different content each time, like the working memory of LAPACK."""
     if frame.contents.stage != EXECUTE or frame.contents.extension:
         return add_in_any_order(frame)
     given, made = frame.contents.arguments.buffers, frame.contents.results.buffers
@@ -180,7 +180,7 @@ def sum_of(values: Any) -> Any:
     ],
     ids=["race after it", "read", "not read"],
 )
-def test_memory_that_nothing_reads_does_not_count(
+def test_memory_that_nothing_reads_is_ignored(
     function: Callable[..., Any], op: str | None, kernel_in: KernelIn
 ) -> None:
     kernel = kernel_in(function, VALUES)
@@ -188,7 +188,7 @@ def test_memory_that_nothing_reads_does_not_count(
     assert (kernel and kernel.place.op) == op
 
 
-def test_values_that_do_not_fit_together_are_looked_at_in_groups(
+def test_values_that_do_not_fit_into_memory_together_are_examined_in_groups(
     kernel_in: KernelIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(array_capture, "_MOST_BYTES_INSIDE", VALUES.nbytes + 1)
@@ -198,7 +198,7 @@ def test_values_that_do_not_fit_together_are_looked_at_in_groups(
     assert kernel.place.op == RACE[0]
 
 
-def test_a_copy_that_computes_something_else_is_not_believed(kernel_in: KernelIn) -> None:
+def test_a_copy_with_different_results_is_rejected(kernel_in: KernelIn) -> None:
     def of_another(stored: Stored) -> Stored:
         return Stored(stored.data.replace(np.float32(3.25).tobytes(), np.float32(2.25).tobytes()))
 
@@ -207,7 +207,7 @@ def test_a_copy_that_computes_something_else_is_not_believed(kernel_in: KernelIn
 
 
 @pytest.mark.parametrize("data", [b"", b"\x03\x08\x03\x12", b"\x00\x0a\x00", b"no program at all"])
-def test_what_is_no_stored_program_is_not_cut(data: bytes, kernel_in: KernelIn) -> None:
+def test_data_that_is_not_a_stored_program_is_not_cut(data: bytes, kernel_in: KernelIn) -> None:
     with pytest.raises(NotCut, match="stored form"):
         kernel_in(doubled, VALUES, change=lambda stored: Stored(data))
 
@@ -234,7 +234,7 @@ def test_the_ops_of_a_fusion_have_their_lines() -> None:
     assert ops["cos"][2].endswith("function")
 
 
-def test_what_the_runtime_writes_before_a_program_may_be_missing() -> None:
+def test_the_header_before_a_program_may_be_missing() -> None:
     """As in versions of JAX before 0.8."""
     whole = jax.jit(jnp.sum).lower(VALUES).compile().runtime_executable().serialize()
     size, at = read_varint(whole, 0)
@@ -246,7 +246,7 @@ def test_what_the_runtime_writes_before_a_program_may_be_missing() -> None:
 
 
 @pytest.mark.parametrize("problem", ["", "it is on a device that has no such form"])
-def test_an_execution_says_how_its_place_was_found(problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_execution_reports_how_its_place_was_found(problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Any, Stored, Any]] = []
     original = pxla.ExecuteReplicated.__call__
 
@@ -269,7 +269,7 @@ def test_an_execution_says_how_its_place_was_found(problem: str, monkeypatch: py
     assert place.get("kernel", {}).get("opcode") == (None if problem else "custom-call")
 
 
-def test_a_custom_call_is_known_by_what_it_calls_where_only_the_line_of_its_loop_was_told() -> None:
+def test_a_custom_call_is_identified_by_its_target_if_only_the_line_of_its_loop_is_known() -> None:
     jaxpr = jax.make_jaxpr(lambda values: jax.lax.map(doubled, values.reshape(2, -1)) + jnp.cos(values[0]))(VALUES)
     told = Place(RACE[0], __file__, 1, "", "", ("while", "body"))
     found = equation_at(jaxpr, told)

@@ -1,4 +1,4 @@
-"""The audit of JAX's ops: it counts the results of an op that varies, and one of an op that does not."""
+"""The audit of JAX's ops counts several results of an op that varies, and one of an op that does not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def measured(make: Callable[[Inputs], Call], runs: int = 6) -> dict[str, Measure
 
 
 def from_outside(values: list[float]) -> Callable[[Any], Any]:
-    """A function whose results are the values in turn, whatever it is compiled to."""
+    """A function that returns the values in turn, even if it is compiled."""
     calls = itertools.count()
 
     def run(x: Any) -> Any:
@@ -43,11 +43,11 @@ def test_equal_results_are_counted_once() -> None:
     assert {name: (one.runs, one.distinct) for name, one in found.items()} == {"forward": (6, 1), "backward": (6, 1)}
 
 
-def test_every_other_result_is_counted() -> None:
+def test_every_different_result_is_counted() -> None:
     assert measured(lambda inputs: (from_outside([1, 2, 3]), (inputs.whole(3, 1),)))["forward"].distinct == 3
 
 
-def test_one_bit_makes_another_result() -> None:
+def test_one_bit_makes_a_different_result() -> None:
     assert measured(lambda inputs: (from_outside([0.0, -0.0]), (inputs.whole(3, 1),)))["forward"].distinct == 2
 
 
@@ -63,13 +63,13 @@ def test_a_gradient_that_varies_is_seen() -> None:
     assert (found["forward"].distinct, found["backward"].distinct) == (1, 6)
 
 
-def test_only_numbers_with_a_fraction_are_differentiated() -> None:
+def test_only_floating_point_inputs_are_differentiated() -> None:
     found = measured(lambda inputs: (lambda x, i: (x[i], i), (inputs.normal(8), inputs.whole(8, 20))))
     assert found["backward"].runs == 6
     assert "backward" not in measured(lambda inputs: (jnp.sort, (inputs.whole(8, 20),)))
 
 
-def test_inputs_have_the_dtype_that_is_asked_for() -> None:
+def test_inputs_have_the_requested_dtype() -> None:
     kept = jax.config.jax_enable_x64
     seen = []
     case = Case("an op", "a case", lambda inputs: (jnp.sin, (inputs.normal(2),)), ("float64", "bfloat16"))
@@ -80,14 +80,14 @@ def test_inputs_have_the_dtype_that_is_asked_for() -> None:
     assert kept == jax.config.jax_enable_x64
 
 
-def test_an_op_that_is_not_there_is_kept() -> None:
+def test_an_op_that_is_not_available_is_kept_with_its_error() -> None:
     def refused(x: Any) -> Any:
         raise NotImplementedError("not on this device")
 
     assert measured(lambda inputs: (refused, (inputs.normal(2),)))["forward"].raised == "not on this device"
 
 
-def test_the_process_computes_with_as_many_threads_as_asked_for() -> None:
+def test_the_process_uses_the_requested_number_of_threads() -> None:
     request = {
         "device": "cpu",
         "seed": 0,
@@ -112,7 +112,7 @@ def test_the_process_computes_with_as_many_threads_as_asked_for() -> None:
     assert {(one.threads, one.distinct) for one in found} == {(1, 1)}
 
 
-def test_every_case_is_of_an_op_that_something_is_known_about() -> None:
+def test_every_case_is_of_an_op_in_the_index() -> None:
     names = {entry.name for entry in index().entries}
     cases = list(AUDITOR.all_cases())
 

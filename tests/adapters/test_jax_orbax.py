@@ -1,4 +1,4 @@
-"""A state goes through Orbax, beside what it saves of a model."""
+"""A state is saved and restored by Orbax together with a model's parameters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from determinism.errors import StateError
 from determinism.state import capture, from_tree, restore
 
 
-def test_a_state_comes_back_with_the_parameters(tmp_path: Path) -> None:
+def test_a_state_is_restored_with_the_parameters(tmp_path: Path) -> None:
     key = jax.random.key(3)
     own = np.random.default_rng(7)
     own.random()
@@ -35,6 +35,6 @@ def test_a_state_comes_back_with_the_parameters(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tree", [{}, {"determinism": np.zeros(40, np.uint8)}, {"determinism": "text"}])
-def test_what_is_no_state_is_refused(tree: dict[str, object]) -> None:
+def test_a_tree_without_a_state_is_refused(tree: dict[str, object]) -> None:
     with pytest.raises(StateError, match="cannot be read as a state"):
         from_tree(tree)

@@ -1,4 +1,4 @@
-"""What JAX executes is recorded, whichever way it goes, and nothing of it changes."""
+"""Every execution by JAX is recorded, on every code path, and recording changes nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SIZE = 64
 
 
 def train(seed: int = 0, steps: int = 3) -> Any:
-    """A few steps of a small model; gives its parameters and last loss."""
+    """Train a small model for a few steps; returns its parameters and the last loss."""
     key = jax.random.key(seed)
     parameters = {"weight": jax.random.normal(key, (8, 4)), "bias": jnp.zeros(4)}
     batches = np.random.default_rng(0)
@@ -111,7 +111,7 @@ def numbers_of(result: Any) -> list[bytes]:
 
 
 @pytest.mark.parametrize("run", [train, eagerly, with_donation, compiled_ahead, transformed, of_all_dtypes])
-def test_a_deterministic_program_is_the_same_and_gives_the_bits_it_gives_unrecorded(
+def test_a_deterministic_program_compares_as_the_same_and_keeps_its_bits(
     run: Callable[[], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plain = numbers_of(run())
@@ -123,7 +123,7 @@ def test_a_deterministic_program_is_the_same_and_gives_the_bits_it_gives_unrecor
     assert compared(tmp_path, run).verdict is Verdict.SAME
 
 
-def test_every_execution_is_a_record_also_of_a_function_that_was_called_before(tmp_path: Path) -> None:
+def test_every_execution_is_recorded_even_of_a_function_called_earlier(tmp_path: Path) -> None:
     double = jax.jit(lambda x: x * 2)
     ahead = jax.jit(lambda x: x + 1)
     x = jnp.ones(3)
@@ -133,7 +133,7 @@ def test_every_execution_is_a_record_also_of_a_function_that_was_called_before(t
     assert found.ops.count("jax::jit(<lambda>)") == 7
 
 
-def test_afterwards_jax_takes_its_shorter_way_again(tmp_path: Path) -> None:
+def test_jax_uses_its_fast_path_again_after_recording(tmp_path: Path) -> None:
     before = pjit._get_fastpath_data
     recorded(tmp_path, lambda: jnp.ones(3) + 1)
     assert pjit._get_fastpath_data is before
@@ -146,7 +146,7 @@ def test_afterwards_jax_takes_its_shorter_way_again(tmp_path: Path) -> None:
     assert executed == []
 
 
-def test_a_record_knows_its_line_its_inputs_and_its_step(tmp_path: Path) -> None:
+def test_a_record_has_its_line_inputs_and_step(tmp_path: Path) -> None:
     found = recorded(tmp_path, train)
     steps = [one for one in found.entries if one.op == "jax::jit(step)"]
     assert [one.step for one in steps] == [0, 1, 2]
@@ -168,21 +168,23 @@ def first_of(folder: Path, run: Callable[[], Any]) -> Any:
     return comparison.first_divergence
 
 
-def test_another_seed_is_data_at_its_line(tmp_path: Path) -> None:
+def test_a_different_seed_is_a_data_difference_at_its_line(tmp_path: Path) -> None:
     seeds = iter([1, 2])
     first = first_of(tmp_path, lambda: train(next(seeds)))
     assert first.kind is Kind.DATA
     assert first.site.code == "key = jax.random.key(seed)"
 
 
-def test_another_batch_is_data_where_it_comes_in(tmp_path: Path) -> None:
+def test_a_different_batch_is_a_data_difference_where_it_enters(tmp_path: Path) -> None:
     batches = iter([np.ones(3, np.float32), np.full(3, 2, np.float32)])
     first = first_of(tmp_path, lambda: jax.jit(jnp.sum)(next(batches)))
     assert (first.kind, first.op) == (Kind.DATA, "jax::jit(sum)")
 
 
 @pytest.mark.parametrize("constant", [float, lambda number: np.full(5000, number, np.float32)], ids=["number", "array"])
-def test_what_was_baked_into_a_function_is_another_program(tmp_path: Path, constant: Callable[[float], Any]) -> None:
+def test_a_different_constant_baked_into_a_function_is_reported_at_its_line(
+    tmp_path: Path, constant: Callable[[float], Any]
+) -> None:
     rates = iter([0.1, 0.2])
 
     def run() -> Any:
@@ -194,7 +196,7 @@ def test_what_was_baked_into_a_function_is_another_program(tmp_path: Path, const
     assert "jax.jit(lambda x: (x * rate).sum())" in first.site.code
 
 
-def test_what_python_gives_a_program_that_calls_back_is_a_blind_spot(tmp_path: Path) -> None:
+def test_a_host_callback_is_a_blind_spot(tmp_path: Path) -> None:
     noise = iter([1.0, 2.0])
 
     def run() -> Any:
@@ -219,7 +221,7 @@ def test_what_python_gives_a_program_that_calls_back_is_a_blind_spot(tmp_path: P
         (float, "float"), (bool, "bool"), (str, "print"), (np.ndarray.tolist, "tolist"), (jax.device_get, "numpy"),
     ],
 )  # fmt: skip
-def test_a_value_that_leaves_jax_is_an_escape(way: Callable[[Any], Any], name: str, tmp_path: Path) -> None:
+def test_a_value_that_leaves_jax_is_recorded_as_an_escape(way: Callable[[Any], Any], name: str, tmp_path: Path) -> None:
     def run() -> None:
         x = jnp.float32(2) + 1
         x.tolist() if name == "tolist" else way(x)
@@ -228,13 +230,13 @@ def test_a_value_that_leaves_jax_is_an_escape(way: Callable[[Any], Any], name: s
     assert [one.op for one in found.entries if one.role is Role.ESCAPE] == [f"determinism::{name}"]
 
 
-def test_what_numpy_reads_unseen_may_have_left(tmp_path: Path) -> None:
+def test_values_that_numpy_may_have_read_unseen_count_as_read(tmp_path: Path) -> None:
     seeds = iter([1.0, 2.0])
     comparison = compared(tmp_path, lambda: [np.asarray(jnp.float32(next(seeds)) * jnp.ones(3))].clear())
     assert comparison.verdict is Verdict.DIFFERENT
 
 
-def test_what_the_program_raises_is_its_own(tmp_path: Path) -> None:
+def test_errors_of_the_program_are_not_blind_spots(tmp_path: Path) -> None:
     def run() -> None:
         grow = jax.jit(lambda x: x * 2, donate_argnums=0)
         x = jnp.ones(3)
@@ -247,7 +249,7 @@ def test_what_the_program_raises_is_its_own(tmp_path: Path) -> None:
     assert recorded(tmp_path, run).blind_spots == []
 
 
-def test_a_failure_of_ours_is_a_blind_spot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_the_recorder_is_a_blind_spot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(array: Any) -> bytes:
         raise ValueError("planted")
 
@@ -256,7 +258,7 @@ def test_a_failure_of_ours_is_a_blind_spot(tmp_path: Path, monkeypatch: pytest.M
     assert {identifier for identifier, _ in found.blind_spots} == {"handler-failed"}
 
 
-def test_a_compile_cache_that_the_program_asks_for_is_a_fact_of_the_run(
+def test_a_configured_compile_cache_is_noted_in_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
@@ -279,7 +281,7 @@ def test_a_compile_cache_that_the_program_asks_for_is_a_fact_of_the_run(
 
 
 def in_threads(*targets: Callable[[], Any]) -> list[Any]:
-    """Run functions in threads, one after the other; gives their results."""
+    """Run functions in threads, one after another; returns their results."""
     results: list[Any] = []
     for number, target in enumerate(targets):
         thread = threading.Thread(target=lambda target=target: results.append(target()), name=f"prefetch-{number}")
@@ -288,7 +290,7 @@ def in_threads(*targets: Callable[[], Any]) -> list[Any]:
     return results
 
 
-def test_executions_of_threads_are_recorded_with_their_lines(tmp_path: Path) -> None:
+def test_executions_in_threads_are_recorded_with_their_lines(tmp_path: Path) -> None:
     def program() -> float:
         (total,) = in_threads(lambda: jnp.sin(jnp.ones(3)).sum())
         return float(total * 2)
@@ -309,7 +311,7 @@ def test_executions_of_threads_are_recorded_with_their_lines(tmp_path: Path) -> 
     assert main.description["racy"] == ["threads"]
 
 
-def test_threads_that_do_the_same_in_another_order_are_the_same(tmp_path: Path) -> None:
+def test_threads_that_do_the_same_work_in_a_different_order_are_the_same(tmp_path: Path) -> None:
     scales = [1.0, 2.0, 3.0]
 
     def program() -> float:
@@ -320,7 +322,7 @@ def test_threads_that_do_the_same_in_another_order_are_the_same(tmp_path: Path) 
     assert compared(tmp_path, program).verdict is Verdict.SAME
 
 
-def test_what_differs_in_a_thread_is_named_there_with_its_line(tmp_path: Path) -> None:
+def test_a_difference_in_a_thread_is_reported_with_its_line(tmp_path: Path) -> None:
     offsets = iter([0.0, 1e-3])
 
     def work() -> Any:
@@ -336,10 +338,10 @@ def test_what_differs_in_a_thread_is_named_there_with_its_line(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("most_unread", [2, 1000])
-def test_a_pool_whose_threads_take_work_as_they_come_is_the_same(
+def test_a_thread_pool_that_distributes_work_freely_is_the_same(
     most_unread: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Few enough that a thread comes to it in the middle of its work.
+    # 2 is so small that threads reach the limit in the middle of their work.
     monkeypatch.setattr(recorder_module, "_MOST_UNREAD", most_unread)
 
     @jax.jit
@@ -364,7 +366,7 @@ def test_a_pool_whose_threads_take_work_as_they_come_is_the_same(
         assert comparison.verdict is Verdict.SAME, comparison
 
 
-def test_what_the_main_thread_does_while_another_begins_the_recording_is_recorded(
+def test_the_main_thread_is_recorded_while_another_thread_starts_the_recording(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_beginning = threading.Event()
@@ -390,11 +392,11 @@ def test_what_the_main_thread_does_while_another_begins_the_recording_is_recorde
     assert len(found.trace.processes) == 2
 
 
-def test_a_thread_that_began_before_is_recorded_too(tmp_path: Path) -> None:
+def test_a_thread_started_before_the_recording_is_recorded(tmp_path: Path) -> None:
     begin, is_done = threading.Event(), threading.Event()
 
     def serve() -> None:
-        begin.wait(10)
+        begin.wait(300)
         float(jnp.cos(jnp.ones(3)).sum())
         is_done.set()
 
@@ -403,7 +405,7 @@ def test_a_thread_that_began_before_is_recorded_too(tmp_path: Path) -> None:
 
     def program() -> None:
         begin.set()
-        is_done.wait(10)
+        is_done.wait(300)
 
     found = recorded(tmp_path, program)
     thread.join()
@@ -411,8 +413,8 @@ def test_a_thread_that_began_before_is_recorded_too(tmp_path: Path) -> None:
     assert found.trace.processes[1].description["threads"] == ["earlier"]
 
 
-def test_arrays_over_several_devices(tmp_path: Path) -> None:
-    """In a process of its own: how many devices there are is set before the first use."""
+def test_arrays_sharded_over_several_devices_are_compared(tmp_path: Path) -> None:
+    """Run in a separate process, because the number of devices is fixed at the first use."""
     program = """
 import jax, jax.numpy as jnp, numpy as np, sys
 from jax.sharding import NamedSharding, PartitionSpec, Mesh
@@ -445,7 +447,7 @@ print(z.sum())
     assert first.outputs[0].device == "cpu x2"
 
 
-def test_a_program_that_only_imports_jax_leaves_no_process(tmp_path: Path) -> None:
+def test_a_program_that_only_imports_jax_records_nothing(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
@@ -462,7 +464,7 @@ def test_a_program_that_only_imports_jax_leaves_no_process(tmp_path: Path) -> No
     assert ended.returncode == 2 and "No process of the program recorded anything" in ended.stderr
 
 
-def test_a_checked_function(tmp_path: Path) -> None:
+def test_check_compares_calls_of_a_function(tmp_path: Path) -> None:
     keys = [jax.random.key(0)]
     assert determinism.check(lambda: jax.random.normal(keys[0], (3,))).verdict is Verdict.SAME
     comparison = determinism.check(
@@ -471,11 +473,11 @@ def test_a_checked_function(tmp_path: Path) -> None:
     assert comparison.verdict is Verdict.DIFFERENT
 
 
-def test_phases_are_not_told_apart(tmp_path: Path) -> None:
+def test_phases_are_not_distinguished(tmp_path: Path) -> None:
     assert {one.phase for one in recorded(tmp_path, train).entries} == {Phase.OTHER}
 
 
-def test_a_window_of_steps_is_recorded_from_the_beginning_and_said_to_be(tmp_path: Path) -> None:
+def test_a_window_of_steps_is_recorded_from_the_beginning_with_a_blind_spot(tmp_path: Path) -> None:
     with recording(RunSpec(tmp_path / "trace", window=3)):
         jax.jit(lambda x: x + 1)(jnp.ones(2)).block_until_ready()
 

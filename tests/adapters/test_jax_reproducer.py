@@ -1,4 +1,4 @@
-"""A script that repeats a compiled function of JAX is written, gives what the function gave, and refuses what it cannot have."""
+"""The script that repeats a compiled JAX function has the same results; calls that a script cannot contain are refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from determinism.trace.files import write_tensors
 
 
 def function(x: Any) -> Any:
-    """Of one argument."""
+    """A function of one argument."""
     return x + 1
 
 
@@ -52,14 +52,14 @@ def document(call: CapturedExecution) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def script_of(call: CapturedExecution, folder: Path) -> Path:
-    """What a check does with what a process wrote."""
+    """Write the script as a check does from the files of a process."""
     about, inputs = document(call)
     kept = folder / "inputs.safetensors"
     write_tensors(kept, {name: stored(array) for name, array in inputs.items()}, about={"about": "inputs"})
     return write_reproducer(folder / "script", kept, about, origin="train.py:3", seen="there", repeats=3, moves=False)
 
 
-def test_the_script_repeats_the_function_with_its_keys_and_without_what_it_does_not_use(
+def test_the_script_repeats_the_function_with_its_keys_and_without_unused_arguments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def function(parameters: Any, key: Any, unused: Any, x: Any) -> Any:
@@ -83,7 +83,7 @@ def test_the_script_repeats_the_function_with_its_keys_and_without_what_it_does_
     assert f"loss {jax.jit(function)(*args)['loss'].item().hex()}" in ended.stdout
 
 
-def test_what_has_effects_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_with_effects_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def function(x: Any) -> Any:
         jax.debug.print("{}", x[0])
         return x * 2
@@ -101,9 +101,7 @@ def test_what_has_effects_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         ("custom_calls", None),
     ],
 )
-def test_nothing_gets_into_the_script_but_names_and_literals(
-    key: str, value: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_names_and_literals_get_into_the_script(key: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     about, _ = document(captured(monkeypatch, function, jnp.ones(3)))
     with pytest.raises(NotReproducible):
         script({**about, key: value}, origin="", seen="", repeats=1, moves=False)

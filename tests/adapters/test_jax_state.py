@@ -9,7 +9,7 @@ from determinism.state import capture, from_bytes, restore
 
 
 @pytest.mark.parametrize("kind", ["threefry2x32", "rbg"])
-def test_a_key_goes_on(kind: str) -> None:
+def test_a_restored_key_draws_the_same_numbers(kind: str) -> None:
     key, _ = jax.random.split(jax.random.key(1, impl=kind))
     state = from_bytes(capture(key=key, step=3).to_bytes())
     restore(state)
@@ -19,7 +19,7 @@ def test_a_key_goes_on(kind: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "bool", "complex64"])
-def test_arrays_come_back(dtype: str) -> None:
+def test_arrays_are_restored(dtype: str) -> None:
     tree = {"weights": [jax.numpy.array([[0.0, 1.5]]).astype(dtype)]}
     found = from_bytes(capture(parameters=tree).to_bytes())["parameters"]
 

@@ -1,4 +1,4 @@
-"""A JAX program counts its steps by itself: the function whose results come back to it is the one that trains."""
+"""The steps of a JAX program are detected: the training function is the one whose results are passed to it again."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def with_an_update_outside_of_jit() -> None:
 
 
 def with_a_running_mean() -> None:
-    """A small function comes back to itself before the one that trains does."""
+    """A small function receives its own result before the training function does."""
 
     @jax.jit
     def running(mean: Any, x: Any) -> Any:
@@ -109,7 +109,7 @@ def with_nnx() -> None:
 
 
 def without_a_loop() -> None:
-    """Evaluation: what comes out is not put in again."""
+    """Evaluation: results are not passed back in."""
     evaluate = jax.jit(loss_of)
     parameters = new_parameters()
     total = jnp.zeros(())
@@ -124,7 +124,7 @@ def steps_of(run: Recorded) -> tuple[int, str | None]:
 
 
 def held_of(run: Recorded) -> list[list[list[str]]]:
-    """Sort and path of what is held, at the end of each step and of the process."""
+    """Kind and path of each held value, at the end of each step and of the process."""
     process = run.trace.processes[0]
     return [
         json.loads(process.names.text(Table.ARGUMENTS, int(chunk.columns["arguments"][row])))
@@ -143,14 +143,14 @@ def test_a_step_ends_before_the_training_function_is_called_again(program: Any, 
     assert steps_of(recorded(tmp_path, program)) == (STEPS, "training function")
 
 
-def test_what_does_not_come_back_counts_no_steps(tmp_path: Path) -> None:
+def test_without_a_training_function_there_are_no_steps(tmp_path: Path) -> None:
     run = recorded(tmp_path, without_a_loop)
 
     assert steps_of(run) == (0, None)
     assert held_of(run) == [[]]
 
 
-def test_steps_of_the_program_itself_count_alone(tmp_path: Path) -> None:
+def test_explicit_steps_replace_detected_ones(tmp_path: Path) -> None:
     def program() -> None:
         train = jax.jit(lambda p, x, y: jax.tree.map(lambda a, g: a - 0.1 * g, p, jax.grad(loss_of)(p, x, y)))
         parameters = new_parameters()
@@ -161,7 +161,7 @@ def test_steps_of_the_program_itself_count_alone(tmp_path: Path) -> None:
     assert steps_of(recorded(tmp_path, program)) == (STEPS, "determinism.step")
 
 
-def test_parameters_and_states_of_the_optimizer_are_told_apart_by_their_paths(tmp_path: Path) -> None:
+def test_parameters_and_optimizer_states_are_distinguished_by_their_paths(tmp_path: Path) -> None:
     *_, last = held_of(recorded(tmp_path, in_one_function))
 
     assert [path for sort, path in last if sort == "parameter"] == ["parameters['b']", "parameters['w']"]
@@ -177,7 +177,7 @@ def test_a_counter_is_a_buffer(tmp_path: Path) -> None:
     assert ["parameter", "state.params['w']"] in last
 
 
-def test_the_loss_is_the_number_that_is_called_so(tmp_path: Path) -> None:
+def test_the_loss_is_the_number_named_loss(tmp_path: Path) -> None:
     run = recorded(tmp_path, in_one_function)
 
     printed = [float(line) for line in run.output.splitlines()]

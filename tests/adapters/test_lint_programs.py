@@ -1,4 +1,4 @@
-"""The programs on the pages of rules are programs: each runs, with the frameworks that are there."""
+"""The example programs on the pages of lint rules run, if the frameworks that they import are installed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ json.dump({"failed": failed, "ran": ran}, open("outcome.json", "w"))
 """
 
 
-def test_the_programs_of_pages_run(tmp_path: Path) -> None:
+def test_the_programs_on_rule_pages_run(tmp_path: Path) -> None:
     import numpy as np
 
     (tmp_path / "shards").mkdir()
@@ -39,7 +39,7 @@ def test_the_programs_of_pages_run(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "train.db") as database:
         database.execute("CREATE TABLE rows (id, x, y)")
         database.executemany("INSERT INTO rows VALUES (?, ?, ?)", [(0, 1.0, 2.0), (1, 3.0, 4.0)])
-    # Names of shards are those within their folder.
+    # The programs list file names without their folder.
     programs = {
         f"{rule.identifier} {kind}": text.replace("np.load(name)", 'np.load("shards/" + name)')
         for rule in rules().values()

@@ -1,4 +1,4 @@
-"""`determinism.check_batch_invariance` with functions and models of TensorFlow: their results are compared row by row."""
+"""`determinism.check_batch_invariance` with TensorFlow functions and models: their results are compared row by row."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def rows() -> tf.Tensor:
     return tf.constant(np.random.default_rng(1).standard_normal((ROWS, WIDTH)).astype("float32"))
 
 
-def test_a_function_that_treats_rows_by_themselves_is_the_same() -> None:
-    # Each of these ops rounds alike whether a kernel takes an element by itself or many at once; `tanh` does not everywhere.
+def test_a_function_that_treats_rows_separately_is_the_same() -> None:
+    # Each of these ops rounds equally whether a kernel takes one element or many at once; `tanh` does not on every processor.
     comparison = determinism.check_batch_invariance(
         lambda batch: tf.nn.relu(batch) * 3.0 - batch, rows(), sizes=(1, 8, 24)
     )
@@ -27,7 +27,7 @@ def test_a_function_that_treats_rows_by_themselves_is_the_same() -> None:
     assert comparison.batch.not_told is not None and "tensorflow" in comparison.batch.not_told
 
 
-def test_a_function_that_takes_rows_together_is_different() -> None:
+def test_a_function_that_combines_rows_is_different() -> None:
     comparison = determinism.check_batch_invariance(
         lambda batch: batch - tf.reduce_mean(batch, 0), rows(), sizes=(2, 8)
     )
@@ -37,7 +37,7 @@ def test_a_function_that_takes_rows_together_is_different() -> None:
     assert not comparison.fixes
 
 
-def test_batch_norm_of_keras_depends_on_its_mode() -> None:
+def test_batch_norm_combines_rows_only_in_training_mode() -> None:
     layer = keras.layers.BatchNormalization()
     layer.build((None, WIDTH))
     verdicts = [
@@ -50,7 +50,7 @@ def test_batch_norm_of_keras_depends_on_its_mode() -> None:
     assert verdicts == [Verdict.SAME, Verdict.DIFFERENT]
 
 
-def test_dropout_draws_other_numbers_for_other_batches() -> None:
+def test_dropout_draws_different_numbers_for_different_batch_sizes() -> None:
     layer = keras.layers.Dropout(0.5)
     comparison = determinism.check_batch_invariance(lambda batch: layer(batch, training=True), rows(), sizes=(2, 24))
 

@@ -1,4 +1,4 @@
-"""Two recordings of a TensorFlow program are the same where the program is, and part where it varies."""
+"""Two recordings of a TensorFlow program are the same if it is deterministic, and diverge where it varies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SAME = [
 
 
 @pytest.mark.parametrize("words", SAME, ids=" ".join)
-def test_a_deterministic_program_is_the_same_and_prints_what_it_prints_unrecorded(
+def test_a_deterministic_program_is_the_same_and_prints_its_usual_output(
     tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     run = program(*words)
@@ -43,7 +43,7 @@ def test_a_draw_without_a_seed_is_the_first_divergence(tmp_path: Path) -> None:
     assert "tf.random.normal" in first.site.code
 
 
-def test_a_layer_that_keras_seeds_by_itself_is_the_first_divergence(tmp_path: Path) -> None:
+def test_a_layer_that_keras_seeds_itself_is_the_first_divergence(tmp_path: Path) -> None:
     first = compared(tmp_path, program("keras_fit")).first_divergence
     assert first is not None and first.site is not None
     assert (first.kind, first.op, first.phase) == (Kind.RNG, "keras::make_default_seed", Phase.INIT.label)
@@ -59,7 +59,7 @@ def test_a_draw_in_a_function_without_a_seed_is_the_first_divergence(tmp_path: P
     assert (first.kind, first.op) == (Kind.RNG, "tf::RandomUniform")
 
 
-def test_elements_in_another_order_are_data_of_that_batch(tmp_path: Path) -> None:
+def test_elements_in_a_different_order_are_a_data_difference_of_the_batch(tmp_path: Path) -> None:
     first = compared_until_different(tmp_path, program("parallel_map")).first_divergence
     assert first is not None and first.site is not None
     assert (first.kind, first.op) == (Kind.DATA, "tf::IteratorGetNext")
@@ -83,8 +83,8 @@ def test_an_op_that_varies_is_named_with_its_line(tmp_path: Path, which: str, op
     assert Path(first.site.file).name == "varying_ops.py"
 
 
-def test_a_scatter_that_differs_is_behind_what_reads_the_variable_later(tmp_path: Path) -> None:
-    """A variable that was scattered into hands out copies, so that what was read of it lies elsewhere each time."""
+def test_a_difference_is_followed_through_a_scatter_to_a_later_read(tmp_path: Path) -> None:
+    """A variable that was scattered into hands out copies, so every read has a different address."""
     messages = iter([1.0, 2.0])
 
     def run() -> tf.Tensor:
@@ -132,7 +132,7 @@ def test_a_difference_that_nothing_reads_is_dead(tmp_path: Path) -> None:
     assert comparison.dead_differences > 0
 
 
-def test_the_state_that_a_generator_had_before_it_was_seeded_is_not_read_by_the_program(
+def test_the_state_of_a_generator_before_it_was_seeded_does_not_count_as_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run() -> tf.Tensor:

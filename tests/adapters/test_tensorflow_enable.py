@@ -1,4 +1,4 @@
-"""`determinism.enable` with TensorFlow: what is set, that it helps, and that everything comes back exactly."""
+"""`determinism.enable` with TensorFlow: what is set, that it has an effect, and that everything is restored exactly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BOXES, CROP = 256, 48
 
 
 def gradient_of_crops() -> Callable[[], bytes]:
-    """The gradient of cropping an image: many crops add up to the same pixels."""
+    """The gradient of cropping an image, in which many crops contribute to the same pixels."""
     random = np.random.RandomState(0)
     gradients = tf.constant(random.randn(BOXES, CROP, CROP, 8).astype("f"))
     images = tf.constant(random.randint(0, 4, BOXES).astype("i"))
@@ -41,7 +41,7 @@ def test_every_control_has_a_fact_and_every_fact_a_control() -> None:
 
 
 @NEEDS_THREADS
-def test_a_nondeterministic_op_becomes_deterministic_and_is_again_what_it_was() -> None:
+def test_a_nondeterministic_op_is_deterministic_only_while_enabled() -> None:
     gradient = gradient_of_crops()
 
     assert gives_different_results(gradient)
@@ -50,7 +50,7 @@ def test_a_nondeterministic_op_becomes_deterministic_and_is_again_what_it_was() 
     assert gives_different_results(gradient)
 
 
-def test_what_is_set_and_what_is_not_in_this_version() -> None:
+def test_settings_of_this_version_take_effect_and_are_restored() -> None:
     before = {name: control.read() for name, control in CONTROLS.items()}
     with determinism.enable(seed=1) as settings:
         effects = {one.name: one.effect for one in settings if one.group == "tensorflow"}
@@ -63,7 +63,7 @@ def test_what_is_set_and_what_is_not_in_this_version() -> None:
     assert {name: control.read() for name, control in CONTROLS.items()} == before
 
 
-def test_random_ops_without_a_seed_are_refused_but_not_with_one() -> None:
+def test_random_ops_are_refused_only_without_a_seed() -> None:
     tf.random.set_seed(None)
     with determinism.enable(), pytest.raises(RuntimeError, match="Random ops require a seed"):
         tf.random.uniform([1])
@@ -74,7 +74,7 @@ def test_random_ops_without_a_seed_are_refused_but_not_with_one() -> None:
     assert tf.random.uniform([3]).numpy().tolist() != first.tolist()
 
 
-def test_threads_that_run_already_cannot_be_changed_and_that_is_said() -> None:
+def test_changing_threads_that_already_run_is_reported_as_failed() -> None:
     tf.constant(1)
     with determinism.enable(threads=7) as settings:
         setting = settings["tf.config.threading.get_intra_op_parallelism_threads"]
@@ -96,7 +96,7 @@ print(json.dumps(found))
 """
 
 
-def test_an_import_that_comes_later_is_waited_for() -> None:
+def test_settings_wait_for_a_later_import() -> None:
     environment = {**os.environ, "PYTHONHASHSEED": "0", "TF_CPP_MIN_LOG_LEVEL": "3"}
     runs = [json.loads(subprocess.check_output([sys.executable, "-c", LATE], env=environment)) for _ in range(2)]
 

@@ -38,7 +38,7 @@ def test_a_function_that_changes_a_variable_and_draws_is_the_same() -> None:
     assert VARIABLE.numpy().tolist() == before
 
 
-def test_a_step_of_a_keras_model_is_the_same() -> None:
+def test_a_training_step_of_a_keras_model_is_the_same() -> None:
     model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2), keras.layers.Dropout(0.5)])
     model.compile("adam", "mse")
     comparison = determinism.check(model.train_on_batch, np.ones((8, 3), np.float32), np.ones((8, 2), np.float32))
@@ -53,23 +53,23 @@ def _fit(sizes: list[int]) -> list[np.ndarray]:
     return model.get_weights()
 
 
-def test_models_that_are_built_anew_have_the_same_names() -> None:
+def test_models_that_are_built_in_each_run_have_the_same_names() -> None:
     counter = keras.backend.get_uid("dense")
     assert determinism.check(lambda: _fit([4, 1])).verdict is Verdict.SAME
     assert keras.backend.get_uid("dense") == counter + 1
 
 
-def test_a_model_with_another_layer_each_time_is_different() -> None:
+def test_a_model_with_different_layers_each_time_is_different() -> None:
     sizes = [1]
 
     def fit() -> list[np.ndarray]:
-        return _fit([random.SystemRandom().randrange(2, 1000), *sizes])
+        return _fit([*(random.SystemRandom().randrange(2, 1000) for _ in range(3)), *sizes])
 
     first = determinism.check(fit).first_divergence
     assert first is not None
 
 
-def test_what_the_system_decides_is_different() -> None:
+def test_a_number_from_the_operating_system_is_different() -> None:
     first = determinism.check(lambda: tf.cumsum(tf.fill([2], random.SystemRandom().random()))).first_divergence
     assert first is not None
     assert first.kind is Kind.DATA
@@ -85,7 +85,7 @@ def test_a_gradient_that_varies_is_different() -> None:
             loss = tf.reduce_sum(tf.image.crop_and_resize(images, boxes, [0] * 256, [48, 48]) ** 2)
         return tape.gradient(loss, images)
 
-    for _ in range(60):  # a busy machine may let threads take turns for a while
+    for _ in range(60):  # on a busy machine, threads may run in turns for a while
         first = determinism.check(gradient).first_divergence
         if first is not None:
             break

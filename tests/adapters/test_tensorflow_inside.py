@@ -1,4 +1,4 @@
-"""The search within a function that XLA compiles finds the op that varies, however deep it is, and nothing in one that does not."""
+"""The search in a function that XLA compiles finds the op that varies at any depth, and none in a function that does not vary."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def failed(name: str, error: Exception) -> None:
 
 
 def call_of(function: Any, *arguments: Any) -> CompiledCall:
-    """A run of a function whose variables hold what they hold now."""
+    """A call of a function with the current contents of its variables."""
     concrete = function.get_concrete_function(*arguments)
     name = concrete.function_def.signature.name
     library = Library(failed)
@@ -45,7 +45,7 @@ def call_of(function: Any, *arguments: Any) -> CompiledCall:
     ("how", "functions"),
     [("plain", ()), ("called", ("summed",)), ("looped", ("while",)), ("chosen", ("cond",))],
 )
-def test_the_op_is_found_with_its_line(how: str, functions: tuple[str, ...]) -> None:
+def test_the_op_that_varies_is_found_with_its_line(how: str, functions: tuple[str, ...]) -> None:
     place = call_of(racing_call.step, racing_call.rows, how).varying_place(60)
 
     assert place is not None
@@ -53,11 +53,11 @@ def test_the_op_is_found_with_its_line(how: str, functions: tuple[str, ...]) -> 
     assert (place["line"], Path(place["file"]).name) == (line(PROGRAM, "SITE race"), "racing_call.py")
 
 
-def test_a_function_that_does_not_vary_has_no_such_op() -> None:
+def test_a_function_that_does_not_vary_has_no_varying_op() -> None:
     assert call_of(racing_call.step, racing_call.rows, "stable").varying_place(60) is None
 
 
-def test_running_it_again_leaves_the_variables_of_the_program_alone_and_tells_what_they_would_hold() -> None:
+def test_running_a_call_returns_new_variable_contents_and_leaves_the_variables_alone() -> None:
     weights = tf.Variable([1.0, 2.0])
 
     @tf.function(jit_compile=True)
@@ -72,7 +72,7 @@ def test_running_it_again_leaves_the_variables_of_the_program_alone_and_tells_wh
     assert weights.numpy().tolist() == [1.0, 2.0]
 
 
-def test_values_that_do_not_fit_together_are_looked_at_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_that_do_not_fit_into_memory_together_are_examined_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(array_capture, "_MOST_BYTES_INSIDE", racing_call.ELEMENTS * 4 + 1)
 
     place = call_of(racing_call.step, racing_call.rows, "plain").varying_place(60)
@@ -80,7 +80,7 @@ def test_values_that_do_not_fit_together_are_looked_at_in_groups(monkeypatch: py
     assert place is not None and place["op"] == "tf::XlaCustomCall[add_in_any_order]"
 
 
-def test_a_gradient_has_the_line_of_what_it_is_the_gradient_of() -> None:
+def test_a_gradient_has_the_line_of_its_forward_op() -> None:
     @tf.function(jit_compile=True)
     def step(values: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:

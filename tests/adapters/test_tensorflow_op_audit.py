@@ -1,4 +1,4 @@
-"""The audit of TensorFlow's ops: it counts the results of an op that varies, and one of an op that does not."""
+"""The audit of TensorFlow's ops counts several results of an op that varies, and one of an op that does not."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def test_equal_results_are_counted_once() -> None:
     assert {name: (one.runs, one.distinct) for name, one in found.items()} == {"forward": (6, 1), "backward": (6, 1)}
 
 
-def test_one_bit_makes_another_result() -> None:
+def test_one_bit_makes_a_different_result() -> None:
     def make(inputs: Inputs) -> Call:
         calls = itertools.count()
-        # An array, as TensorFlow keeps constants made of equal numbers, and -0.0 equals 0.0.
+        # An array, because TensorFlow caches constants made of equal numbers, and -0.0 equals 0.0.
         return lambda: tf.constant(np.array([[0.0], [-0.0]])[next(calls) % 2])
 
     assert measured(make)["forward"].distinct == 2
@@ -58,7 +58,7 @@ def test_a_gradient_that_varies_is_seen() -> None:
     assert (found["forward"].distinct, found["backward"].distinct) == (1, 6)
 
 
-def test_a_sparse_gradient_is_added_up() -> None:
+def test_a_sparse_gradient_is_measured() -> None:
     found = measured(lambda inputs: (lambda x: lambda: tf.gather(x, [0, 0, 0]))(inputs.leaf(2)))
     assert found["backward"].runs == 6
 
@@ -71,7 +71,7 @@ def test_a_sparse_gradient_is_added_up() -> None:
         ("tf.Variable.scatter_add", "scatter_add, equal indices", "forward"),
     ],
 )
-def test_an_op_that_races_varies_and_does_not_in_deterministic_mode(op: str, name: str, direction: str) -> None:
+def test_an_op_that_races_varies_except_in_deterministic_mode(op: str, name: str, direction: str) -> None:
     make = case_of(op, name)
 
     assert any(measured(make, runs=20)[direction].varies for _ in range(100))
@@ -86,11 +86,11 @@ def test_an_op_that_races_varies_and_does_not_in_deterministic_mode(op: str, nam
         ("tf.dynamic_stitch", "the parallel kernel, equal indices"),
     ],
 )
-def test_an_op_that_deterministic_mode_does_not_reach_varies_in_it(op: str, name: str) -> None:
+def test_an_op_that_deterministic_mode_does_not_affect_varies_in_it(op: str, name: str) -> None:
     assert any(measured(case_of(op, name), runs=60, deterministic_mode=True)["forward"].varies for _ in range(20))
 
 
-def test_a_refusal_is_kept_and_the_mode_put_back() -> None:
+def test_an_error_is_kept_and_the_mode_is_restored() -> None:
     tf.random.set_seed(1)
     make = case_of("tf.random.normal", "no seed was set")
     raised = measured(make, deterministic_mode=True)["forward"]
@@ -100,7 +100,7 @@ def test_a_refusal_is_kept_and_the_mode_put_back() -> None:
     assert measured(make)["forward"].distinct == 6
 
 
-def test_the_process_computes_with_as_many_threads_as_asked_for() -> None:
+def test_the_process_uses_the_requested_number_of_threads() -> None:
     request = {
         "device": "cpu",
         "seed": 0,
@@ -124,7 +124,7 @@ def test_the_process_computes_with_as_many_threads_as_asked_for() -> None:
     assert {(one.threads, one.deterministic_mode, one.distinct) for one in found} == {(1, True, 1)}
 
 
-def test_every_case_is_of_an_op_that_something_is_known_about() -> None:
+def test_every_case_is_of_an_op_in_the_index() -> None:
     names = {entry.name for entry in index().entries}
     cases = list(AUDITOR.all_cases())
 

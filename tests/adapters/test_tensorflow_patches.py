@@ -1,4 +1,4 @@
-"""`determinism.patch` with TensorFlow: what is replaced, that it is right, that it stops varying, and that it comes back."""
+"""`determinism.patch` with TensorFlow: what is replaced, that replacements are correct and do not vary, and that stock ops are restored."""
 
 from __future__ import annotations
 
@@ -25,6 +25,12 @@ BINS = RANDOM.randint(0, 16, ROWS).astype(np.int32)
 WEIGHTS = RANDOM.randn(ROWS).astype(np.float32)
 
 
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Give each test the same numbers, whichever tests ran before it in this process."""
+    RANDOM.seed(0)
+
+
 @pytest.fixture
 def patched() -> Iterator[determinism.Patches]:
     with determinism.patch() as patches:
@@ -37,7 +43,7 @@ def same_bits(left: Any, right: Any) -> bool:
 
 
 def ops_of(function: Callable[..., Any], *arrays: Any) -> dict[str, str]:
-    """The ops of a traced function, with the devices asked for."""
+    """The ops of a traced function, with their requested devices."""
     graph = tf.function(function).get_concrete_function(*(tf.constant(array) for array in arrays)).graph
     return {op.type: op.device for op in graph.get_operations()}
 
@@ -58,7 +64,7 @@ def stitch() -> bytes:
 
 @NEEDS_THREADS
 @pytest.mark.parametrize("op", [weighted_bincount, dense_bincount, stitch])
-def test_what_varies_under_op_determinism_does_not_when_patched(op: Callable[[], bytes]) -> None:
+def test_an_op_that_varies_under_op_determinism_does_not_when_patched(op: Callable[[], bytes]) -> None:
     with determinism.enable():
         assert gives_different_results(op)
         with determinism.patch():
@@ -86,7 +92,7 @@ def test_the_gradient_of_crops_stops_varying() -> None:
 @pytest.mark.parametrize("method", ["bilinear", "nearest"])
 @pytest.mark.parametrize("dtype", [tf.float16, tf.float32, tf.float64])
 @pytest.mark.parametrize("traced", [False, True])
-def test_the_gradient_of_crops_is_that_of_the_stock_kernel_with_one_thread(
+def test_the_gradient_of_crops_equals_that_of_the_single_threaded_stock_kernel(
     method: str, dtype: tf.DType, traced: bool
 ) -> None:
     size = [3, 3, 2, 1]
@@ -95,14 +101,14 @@ def test_the_gradient_of_crops_is_that_of_the_stock_kernel_with_one_thread(
     def gradient(*tensors: Any) -> Any:
         return gen_image_ops.crop_and_resize_grad_image(*tensors, size, T=dtype, method=method)
 
-    with determinism.enable():  # lets the stock kernel for the CPU take one thread
+    with determinism.enable():  # makes the stock CPU kernel use one thread
         expected = gradient(*given)
     with determinism.patch():
         found = (tf.function(gradient) if traced else gradient)(*(tf.constant(one) for one in given))
     assert same_bits(found, expected)
 
 
-def test_the_public_gradient_of_crops_is_covered(patched: determinism.Patches) -> None:
+def test_the_gradient_of_the_public_crop_op_is_patched(patched: determinism.Patches) -> None:
     grads, corners, images = crops(8, 3, 2, [3, 5, 4, 2])
 
     def gradient(image: Any) -> Any:
@@ -133,7 +139,7 @@ def test_weights_are_summed_in_their_order(patched: determinism.Patches, dtype: 
         assert same_bits(found, expected)
 
 
-def test_counts_presence_and_matrices_are_as_before(patched: determinism.Patches) -> None:
+def test_counts_binary_outputs_and_matrices_are_unchanged(patched: determinism.Patches) -> None:
     values = BINS[:40]
     assert same_bits(tf.math.bincount(values), np.bincount(values).astype(np.int32))
     binary = tf.math.bincount(values, binary_output=True, minlength=20)
@@ -147,14 +153,14 @@ def test_counts_presence_and_matrices_are_as_before(patched: determinism.Patches
 
 
 @pytest.mark.parametrize(("values", "size", "weights"), [([-1, 0], 3, [1.0, 2.0]), ([0, 1], -1, [1.0, 2.0])])
-def test_what_does_not_fit_is_refused(patched: determinism.Patches, values: Any, size: int, weights: Any) -> None:
+def test_invalid_arguments_are_refused(patched: determinism.Patches, values: Any, size: int, weights: Any) -> None:
     for function in (gen_math_ops.bincount, gen_math_ops.dense_bincount):
         with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
             function(values, size, weights)
 
 
 class Crops(tf.keras.layers.Layer):
-    """Many crops of each image, which overlap."""
+    """Many overlapping crops of each image."""
 
     def __init__(self, corners: Any) -> None:
         super().__init__()
@@ -184,7 +190,7 @@ def test_a_keras_model_with_crops_is_fitted_to_the_same_bits(patched: determinis
     assert len({fitted() for _ in range(4)}) == 1
 
 
-def test_of_rows_with_one_index_the_last_stays(patched: determinism.Patches) -> None:
+def test_the_last_of_several_rows_with_the_same_index_wins(patched: determinism.Patches) -> None:
     stitched = gen_data_flow_ops.parallel_dynamic_stitch([[0, 1, 0]], [[[1.0], [2.0], [3.0]]])
     assert same_bits(stitched, np.float32([[3], [2]]))
 
@@ -238,13 +244,13 @@ MOVED = {
 }
 
 
-def test_each_op_that_is_moved_is_tried() -> None:
+def test_every_op_that_is_moved_is_tested() -> None:
     moved = {patch.op_type for patch in PATCHES if patch.make is on_cpu}
     assert moved - set().union(*MOVED.values()) == {"CropAndResizeGradBoxes"}
 
 
 @pytest.mark.parametrize("function", MOVED, ids=lambda function: function.__name__)
-def test_what_is_refused_on_a_gpu_runs_on_the_cpu_without_a_bit_changed(function: Callable[..., Any]) -> None:
+def test_an_op_refused_on_a_gpu_runs_on_the_cpu_with_equal_bits(function: Callable[..., Any]) -> None:
     image = RANDOM.randn(2, 6, 6, 3).astype(np.float32)
     expected = tf.nest.map_structure(np.asarray, function(tf.constant(image)))
     with determinism.patch():
@@ -254,7 +260,7 @@ def test_what_is_refused_on_a_gpu_runs_on_the_cpu_without_a_bit_changed(function
     assert {traced[name] for name in MOVED[function]} == {"/device:CPU:0"}
 
 
-def test_batch_norm_in_fine_tuning_sums_in_one_order_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gradient_of_frozen_batch_norm_is_replaced_only_if_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     x = RANDOM.randn(4, 5, 6, 3).astype(np.float32)
 
     def gradients(x: Any) -> Any:
@@ -276,7 +282,7 @@ def test_batch_norm_in_fine_tuning_sums_in_one_order_where_there_is_a_gpu(monkey
             np.testing.assert_allclose(found, stock, rtol=1e-4, atol=1e-4)
 
 
-def test_what_was_done_is_told_and_twice_is_once() -> None:
+def test_replaced_ops_are_listed_and_a_second_patch_replaces_nothing() -> None:
     stock = gen_math_ops.bincount
     with determinism.patch() as patches:
         assert patches.replaced["tensorflow"] == list(dict.fromkeys(patch.what for patch in PATCHES))
@@ -291,7 +297,7 @@ def test_what_was_done_is_told_and_twice_is_once() -> None:
     assert gen_nn_ops.fused_batch_norm_grad_v3.__module__ == gen_nn_ops.__name__
 
 
-def test_a_version_that_is_not_known_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_version_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tf, "__version__", "3.1.0")
     stock = gen_math_ops.bincount
     patches = determinism.patch()
@@ -299,7 +305,7 @@ def test_a_version_that_is_not_known_is_left_alone(monkeypatch: pytest.MonkeyPat
     assert gen_math_ops.bincount is stock
 
 
-def test_before_the_import_of_tensorflow() -> None:
+def test_patches_wait_for_the_import_of_tensorflow() -> None:
     program = (
         "import sys, determinism; patches = determinism.patch(); assert 'tensorflow' not in sys.modules; "
         "assert 'tensorflow' in patches.waiting; import tensorflow as tf; "
@@ -320,7 +326,7 @@ def test_svd_of_one_column_runs_on_the_cpu(columns: int, device: str, patched: d
     assert all(same_bits(mine, stock) for mine, stock in zip(ours, tf.linalg.svd(matrix), strict=True))
 
 
-def test_svd_of_a_list_and_of_what_is_no_matrix(patched: determinism.Patches) -> None:
+def test_svd_takes_a_list_and_refuses_a_vector(patched: determinism.Patches) -> None:
     values, _, _ = tf.linalg.svd([[3.0], [4.0]])
     assert values.numpy().tolist() == [5.0]
     with pytest.raises(Exception, match="rank"):

@@ -1,4 +1,4 @@
-"""What is recorded of a TensorFlow program: every op with its line, its inputs and its result, in the order of the program."""
+"""The recording of a TensorFlow program: every op with its line, inputs and result, in program order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_an_eager_op_is_a_record_with_the_digest_of_its_result(tmp_path: Path) -
     assert made.digest == digest_bytes(np.float32([-1.0, -2.0, -3.0]))
 
 
-def test_ops_of_a_function_come_in_the_order_of_the_program_with_its_lines(tmp_path: Path) -> None:
+def test_ops_of_a_function_are_in_program_order_with_their_lines(tmp_path: Path) -> None:
     @tf.function
     def compute(x: tf.Tensor) -> tf.Tensor:
         ordered = tf.cumsum(x)
@@ -38,7 +38,7 @@ def test_ops_of_a_function_come_in_the_order_of_the_program_with_its_lines(tmp_p
     assert scattered.inputs[-1].producer == found.ops("tf::Cumsum")[0].number
 
 
-def test_each_round_of_a_loop_is_recorded_with_what_the_round_before_left(tmp_path: Path) -> None:
+def test_each_iteration_of_a_loop_is_recorded_with_the_result_of_the_previous_one(tmp_path: Path) -> None:
     @tf.function
     def compute(x: tf.Tensor) -> tf.Tensor:
         for _ in tf.range(3):
@@ -52,7 +52,7 @@ def test_each_round_of_a_loop_is_recorded_with_what_the_round_before_left(tmp_pa
 
 
 @pytest.mark.parametrize("value", [1.0, -1.0])
-def test_of_a_condition_the_branch_that_ran_is_recorded(tmp_path: Path, value: float) -> None:
+def test_only_the_branch_that_ran_is_recorded(tmp_path: Path, value: float) -> None:
     @tf.function
     def compute(x: tf.Tensor) -> tf.Tensor:
         return tf.cumsum(x) if tf.reduce_sum(x) > 0.0 else tf.math.cumprod(x)
@@ -61,14 +61,14 @@ def test_of_a_condition_the_branch_that_ran_is_recorded(tmp_path: Path, value: f
     assert (len(found.ops("tf::Cumsum")), len(found.ops("tf::Cumprod"))) == ((1, 0) if value > 0.0 else (0, 1))
 
 
-def test_gradients_are_backward_and_lead_to_the_layer(tmp_path: Path) -> None:
+def test_gradients_have_the_backward_phase_and_the_name_of_their_layer(tmp_path: Path) -> None:
     found = recorded(tmp_path, program("keras_fit", "seeded"))
     backward = [one for one in found.entries if one.phase == Phase.BACKWARD]
     assert {one.module for one in backward if one.op == "tf::BiasAddGrad"} == {"sequential_1/dense_1"}
     assert {Phase(one.phase) for one in found.entries} >= {Phase.INIT, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER}
 
 
-def test_a_step_ends_with_the_optimizer_and_names_what_is_held(tmp_path: Path) -> None:
+def test_a_step_ends_with_the_optimizer_and_names_the_held_tensors(tmp_path: Path) -> None:
     found = recorded(tmp_path, program("keras_fit", "seeded"))
     ends = found.ops("determinism::step")
     assert [one.step for one in ends] == [0, 1, 2, 3, 4, 5]
@@ -78,7 +78,7 @@ def test_a_step_ends_with_the_optimizer_and_names_what_is_held(tmp_path: Path) -
     assert {value.producer for value in ends[-1].inputs} <= written
 
 
-def test_a_variable_is_known_by_its_last_write(tmp_path: Path) -> None:
+def test_the_producer_of_a_variable_is_its_last_write(tmp_path: Path) -> None:
     def run() -> None:
         variable = tf.Variable([1.0, 2.0])
         variable.assign_add([1.0, 1.0])
@@ -90,7 +90,7 @@ def test_a_variable_is_known_by_its_last_write(tmp_path: Path) -> None:
     assert found.ops("tf::Cumsum")[0].inputs[0].producer == added.number
 
 
-def test_batches_say_through_which_stages_they_came(tmp_path: Path) -> None:
+def test_batches_list_the_stages_of_their_pipeline(tmp_path: Path) -> None:
     def run() -> None:
         for batch in tf.data.Dataset.range(4).map(lambda x: x + 1, num_parallel_calls=2).batch(2):
             batch.numpy()
@@ -102,10 +102,10 @@ def test_batches_say_through_which_stages_they_came(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("deterministic", "racy"), [(False, ["unordered data pipeline"]), (True, None), (None, None)])
-def test_options_by_which_elements_may_come_in_any_order_are_noted(
+def test_options_that_allow_any_order_of_elements_are_noted(
     deterministic: bool | None, racy: list[str] | None, tmp_path: Path
 ) -> None:
-    """Else two runs that happen to agree would be taken for equal, and no further run would be made."""
+    """Otherwise two runs that happen to agree would be judged equal without a further run."""
 
     def run() -> None:
         options = tf.data.Options()
@@ -117,7 +117,7 @@ def test_options_by_which_elements_may_come_in_any_order_are_noted(
     assert recorded(tmp_path, run).trace.processes[0].description.get("racy") == racy
 
 
-def test_what_xla_compiles_is_one_record_and_a_blind_spot(tmp_path: Path) -> None:
+def test_a_function_compiled_by_xla_is_one_record_and_a_blind_spot(tmp_path: Path) -> None:
     @tf.function(jit_compile=True)
     def compute(x: tf.Tensor) -> tf.Tensor:
         return tf.cumsum(x)
@@ -128,7 +128,7 @@ def test_what_xla_compiles_is_one_record_and_a_blind_spot(tmp_path: Path) -> Non
     assert not found.ops("tf::Cumsum")
 
 
-def test_what_nobody_reads_does_not_run_because_it_is_recorded(tmp_path: Path) -> None:
+def test_recording_does_not_run_unused_ops(tmp_path: Path) -> None:
     @tf.function
     def compute(x: tf.Tensor) -> tf.Tensor:
         tf.linalg.inv(tf.zeros([2, 2]) * x)
@@ -138,7 +138,7 @@ def test_what_nobody_reads_does_not_run_because_it_is_recorded(tmp_path: Path) -
     assert not recorded(tmp_path, lambda: compute(tf.constant(1.0))).ops("tf::MatrixInverse")
 
 
-def test_an_error_within_a_function_reads_as_it_does_unrecorded(tmp_path: Path) -> None:
+def test_an_error_in_a_function_has_the_same_message_as_unrecorded(tmp_path: Path) -> None:
     @tf.function
     def compute(x: tf.Tensor) -> tf.Tensor:
         return tf.linalg.inv(x)
@@ -154,7 +154,7 @@ def test_an_error_within_a_function_reads_as_it_does_unrecorded(tmp_path: Path) 
     assert found == [expected]
 
 
-def test_a_failure_of_the_recorder_is_a_blind_spot_and_not_the_programs(
+def test_a_failure_of_the_recorder_is_a_blind_spot_and_does_not_reach_the_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -167,7 +167,7 @@ def test_a_failure_of_the_recorder_is_a_blind_spot_and_not_the_programs(
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 @pytest.mark.parametrize("is_mirrored", [False, True])
-def test_what_keras_reads_of_a_variable_is_read_by_the_program(tmp_path: Path, is_mirrored: bool) -> None:
+def test_a_read_of_a_variable_by_keras_counts_as_a_read_by_the_program(tmp_path: Path, is_mirrored: bool) -> None:
     strategy = tf.distribute.MirroredStrategy(["CPU:0"]) if is_mirrored else tf.distribute.get_strategy()
 
     def read() -> None:
@@ -180,7 +180,7 @@ def test_what_keras_reads_of_a_variable_is_read_by_the_program(tmp_path: Path, i
     assert not found.blind_spots
 
 
-def test_what_was_traced_before_is_recorded_with_its_lines_and_steps(tmp_path: Path) -> None:
+def test_a_function_traced_before_the_recording_is_recorded_with_lines_and_steps(tmp_path: Path) -> None:
     """The recording begins in the middle of the program."""
     weight = tf.Variable([1.0, 2.0])
     optimizer = keras.optimizers.SGD(0.1)
@@ -229,7 +229,7 @@ def counted(value: np.ndarray[Any, Any]) -> Any:  # LINE counted
     ids=["numpy_function", "py_function", "draw in a branch"],
 )
 @pytest.mark.parametrize("in_parallel", [False, True])
-def test_a_stage_that_may_vary_by_itself_is_named_with_what_it_does(
+def test_a_stage_that_may_vary_is_named_with_the_reason(
     stage: Any, words: str, in_parallel: bool, tmp_path: Path
 ) -> None:
     def run() -> None:
@@ -241,7 +241,7 @@ def test_a_stage_that_may_vary_by_itself_is_named_with_what_it_does(
     found = recorded(tmp_path, run)
     (stages,) = {one.arguments for one in found.ops("tf::IteratorGetNext")}
 
-    # The stage that only adds is not told of.
+    # The stage that only adds is not listed.
     assert stages.count("Map(") == 1
     assert stages.rpartition(" > ")[2].startswith("ParallelMap(" if in_parallel else "Map(")
     assert words in stages

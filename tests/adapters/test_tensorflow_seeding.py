@@ -44,7 +44,7 @@ def test_the_same_seed_gives_the_same_numbers() -> None:
 
 
 @pytest.mark.parametrize("place", [{"rank": 1}, {"epoch": 1}, {"task": "train"}, {"worker": 0}])
-def test_another_place_gives_other_numbers(place: dict[str, Any]) -> None:
+def test_a_different_place_gives_different_numbers(place: dict[str, Any]) -> None:
     determinism.seed(1)
     first = drawn()
     determinism.seed(1, **place)
@@ -52,7 +52,7 @@ def test_another_place_gives_other_numbers(place: dict[str, Any]) -> None:
     assert not set(drawn()) & set(first)
 
 
-def test_generators_come_back_where_they_were() -> None:
+def test_generators_of_python_and_numpy_are_restored() -> None:
     tf.random.set_seed(7)
     tf.random.uniform([1])
     keras.random.uniform((1,))
@@ -65,7 +65,7 @@ def test_generators_come_back_where_they_were() -> None:
     assert tf.config.experimental is not None
 
 
-def test_generators_have_the_streams_of_their_names() -> None:
+def test_generators_with_the_same_name_draw_the_same_numbers() -> None:
     seeds = determinism.seed(1)
     first = [float(seeds.tensorflow(name).uniform([1])[0]) for name in ("a", "b", "a")]
 

@@ -31,7 +31,7 @@ def drawn(own: tf.random.Generator) -> list[float]:
     ]
 
 
-def test_all_generators_draw_the_same_again() -> None:
+def test_restored_generators_draw_the_same_numbers() -> None:
     determinism.seed(1)
     own = tf.random.Generator.from_seed(1)
     drawn(own)
@@ -44,7 +44,7 @@ def test_all_generators_draw_the_same_again() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "bool", "complex64"])
-def test_tensors_and_variables_come_back(dtype: str) -> None:
+def test_tensors_and_variables_are_restored(dtype: str) -> None:
     tensor = tf.cast(tf.constant([[0.0, 1.5]]), dtype)
     values = [tensor, tf.Variable(tensor)]
     found = from_bytes(capture(values=values).to_bytes())["values"]
@@ -53,7 +53,7 @@ def test_tensors_and_variables_come_back(dtype: str) -> None:
     assert all(bool(tf.reduce_all(one == tensor)) for one in found)
 
 
-def test_what_a_function_has_drawn_is_a_gap() -> None:
+def test_draws_within_a_tf_function_are_a_gap() -> None:
     assert any("tf.function" in gap for gap in capture().gaps)
 
 
@@ -78,7 +78,7 @@ class Training:
         ]
 
 
-def test_a_keras_model_goes_on_as_if_it_had_not_stopped() -> None:
+def test_a_restored_keras_model_trains_as_if_it_had_not_stopped() -> None:
     whole = Training(1)
     whole.steps(3)
     state = from_bytes(capture(model=whole.model, optimizer=whole.optimizer).to_bytes())
@@ -89,7 +89,7 @@ def test_a_keras_model_goes_on_as_if_it_had_not_stopped() -> None:
     assert resumed.steps(3) == expected
 
 
-def test_without_its_optimizer_it_does_not() -> None:
+def test_without_its_optimizer_a_restored_model_trains_differently() -> None:
     whole = Training(1)
     whole.steps(3)
     state = capture(model=whole.model, optimizer=whole.optimizer)
@@ -114,7 +114,7 @@ def batches(factor: int = 1, *, parallel: int = 2) -> tf.data.Iterator:
 
 
 @pytest.mark.parametrize("consumed", [0, 3, 13])
-def test_an_iterator_of_tf_data_goes_on_where_it_was(consumed: int) -> None:
+def test_an_iterator_of_tf_data_continues_at_its_position(consumed: int) -> None:
     iterator = batches()
     for _ in range(consumed):
         next(iterator)
@@ -127,7 +127,7 @@ def test_an_iterator_of_tf_data_goes_on_where_it_was(consumed: int) -> None:
     assert [batch.numpy().tolist() for batch in other] == expected
 
 
-def test_an_iterator_of_other_elements_is_refused() -> None:
+def test_an_iterator_of_different_elements_is_refused() -> None:
     state = capture(data=batches())
     with pytest.raises(StateError, match=r"data was a tf\.data\.Iterator of"):
         restore(state, data=iter(tf.data.Dataset.from_tensors([1.0])))

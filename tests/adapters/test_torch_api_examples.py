@@ -21,13 +21,13 @@ EXAMPLES = {
 }
 
 
-def test_there_are_examples() -> None:
+def test_every_public_function_has_an_example() -> None:
     functions = {name for name, thing in {**PUBLIC, **STATE}.items() if inspect.isfunction(thing)}
     assert functions | {"state.Checkpointed"} == EXAMPLES.keys()
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_example(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_works(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     test = EXAMPLES[name]
     test.globs = {"determinism": determinism}

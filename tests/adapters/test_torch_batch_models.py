@@ -1,4 +1,4 @@
-"""Models of many kinds: the verdict on their rows is what comparing their results by hand gives."""
+"""For models of many kinds, the verdict on their rows agrees with a direct comparison of their results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZES = (1, 8)
 
 
 class Attention(nn.Module):
-    """The batch lies in the first dimension, or in the second."""
+    """Attention whose batch is the first or the second dimension."""
 
     def __init__(self, batch_first: bool) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Recurrent(nn.Module):
 
 
 class Experts(nn.Module):
-    """Each word goes to one of the experts, with the words of other samples that go there."""
+    """Routes each word to one expert, together with words of other samples."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Experts(nn.Module):
 
 
 class Guided(nn.Module):
-    """Two batches in one: what a diffusion model does under guidance."""
+    """Computes two batches as one, as a diffusion model does under guidance."""
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         conditioned, other = torch.tanh(torch.cat([values, torch.zeros_like(values)])).chunk(2)
@@ -66,7 +66,7 @@ class Guided(nn.Module):
 
 
 class Named(nn.Module):
-    """Gives a dictionary of nested results."""
+    """Returns a dictionary of nested results."""
 
     def forward(self, values: torch.Tensor) -> dict[str, Any]:
         return {"scores": values.softmax(-1), "hidden": [values.transpose(1, 2).exp(), values * 2]}
@@ -95,7 +95,7 @@ MODELS: dict[str, tuple[Any, torch.Size]] = {
 }
 
 TIMES_FIRST = ("attention, batch second", "LSTM", "GRU")
-"""Their ops get the samples of a batch at one time after the other; where a processor's kernels vary, the op may not be told."""
+"""Their ops process a batch one time step after the other; if a processor's kernels vary, the op may not be named."""
 
 
 def parts(value: Any) -> Iterator[torch.Tensor]:
@@ -117,7 +117,7 @@ def depends_on_the_batch(model: nn.Module, batch: torch.Tensor) -> bool:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_verdict_is_what_comparing_results_by_hand_gives(name: str) -> None:
+def test_the_verdict_agrees_with_a_direct_comparison_of_results(name: str) -> None:
     make, shape = MODELS[name]
     torch.manual_seed(5)
     model, batch = make().eval(), torch.randn(shape)
@@ -138,7 +138,7 @@ def test_the_verdict_is_what_comparing_results_by_hand_gives(name: str) -> None:
         assert comparison.verdict is Verdict.SAME or comparison.absorbed
 
 
-def test_a_softmax_over_the_rows_takes_them_together() -> None:
+def test_a_softmax_over_the_rows_mixes_them() -> None:
     batch = torch.randn(ROWS, 3)
     over_rows, over_elements = (
         determinism.check_batch_invariance(nn.Softmax(dimension).eval(), batch, sizes=SIZES) for dimension in (0, -1)
@@ -150,7 +150,7 @@ def test_a_softmax_over_the_rows_takes_them_together() -> None:
 
 
 class Quantized(nn.Module):
-    """Rounds to steps whose size is computed from the largest element: of the batch, or of each row."""
+    """Rounds to steps whose size is computed from the largest element of the batch or of each row."""
 
     def __init__(self, dimension: int | None) -> None:
         super().__init__()
@@ -162,8 +162,8 @@ class Quantized(nn.Module):
         return (rows / scale).round() * scale
 
 
-def test_a_scale_that_is_computed_from_the_whole_batch_takes_rows_together() -> None:
-    """What the rows read is not what was made of them, but what was computed from that."""
+def test_a_scale_computed_from_the_whole_batch_mixes_rows() -> None:
+    """The rows do not read the reduction over the batch itself, but a value computed from it."""
     batch = torch.randn(ROWS, 3)
     of_batch, of_row = (
         determinism.check_batch_invariance(Quantized(dimension).eval(), batch, sizes=SIZES) for dimension in (None, 1)

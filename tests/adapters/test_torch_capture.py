@@ -1,4 +1,4 @@
-"""What a further run finds at the record it looks at: which inputs changed, how often an op varies and with what, and the values."""
+"""What an additional run finds at the record it examines: changed inputs, how often an op varies and with which factor, and the values."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def two_threads() -> Any:
 
 
 @needs_two_cores
-def test_an_op_that_varies_with_threads(two_threads: None, tmp_path: Path) -> None:
-    for number in range(30):  # a busy machine may let two threads take turns for a while
+def test_an_op_that_varies_with_threads_does_not_vary_with_one_thread(two_threads: None, tmp_path: Path) -> None:
+    for number in range(30):  # on a busy machine, the two threads may run in turns for a while
         (output,) = capture(
             lambda: torch.zeros(61).index_put_((PLACES,), VALUES, accumulate=True),
             "aten::index_put_", tmp_path / str(number), repeats=20, seconds=3.0,
@@ -50,7 +50,7 @@ def test_an_op_that_varies_with_threads(two_threads: None, tmp_path: Path) -> No
     assert [list(one.index) for one in found.examples or ()] == [one["index"] for one in output["examples"]]
 
 
-def test_an_op_that_reads_memory_that_nobody_wrote(tmp_path: Path) -> None:
+def test_an_op_that_reads_uninitialized_memory_does_not_vary_in_filled_memory(tmp_path: Path) -> None:
     matrix, right = torch.randn(30, 20), torch.randn(30, 3)
     found = capture(lambda: torch.linalg.lstsq(matrix, right), "aten::linalg_lstsq", tmp_path, repeats=60, seconds=3.0)
     solution = found["outputs"][0]
@@ -60,13 +60,13 @@ def test_an_op_that_reads_memory_that_nobody_wrote(tmp_path: Path) -> None:
     assert solution["distinct_alignments"] == 1
 
 
-def test_an_op_that_varies_with_the_alignment(tmp_path: Path) -> None:
+def test_an_op_that_varies_with_alignment_is_recognized(tmp_path: Path) -> None:
     with torch.library._scoped_library("determinism_test", "DEF") as library:
         library.define("place(Tensor values) -> Tensor")
         library.impl("place", lambda values: torch.tensor(alignment_of(values)), "CPU")
         values = torch.arange(40.0)[3:]
         (output,) = capture(
-            lambda: torch.ops.determinism_test.place(values), "determinism_test::place", tmp_path
+            lambda: torch.ops.determinism_test.place(values), "determinism_test::place", tmp_path, seconds=2.0
         )["outputs"]  # fmt: skip
     assert output["distinct"] == 1
     assert output["distinct_alignments"] == 7
@@ -75,14 +75,14 @@ def test_an_op_that_varies_with_the_alignment(tmp_path: Path) -> None:
     assert int.from_bytes(kept["output_0"].elements, "little") == alignment_of(values)
 
 
-def test_an_op_that_does_not_vary(tmp_path: Path) -> None:
-    found = capture(lambda: VALUES[:99].exp(), "aten::exp", tmp_path)
+def test_an_op_that_does_not_vary_has_one_result(tmp_path: Path) -> None:
+    found = capture(lambda: VALUES[:99].exp(), "aten::exp", tmp_path, seconds=2.0)
     assert found["changed_inputs"] == []
     assert found["repeats"] >= 20
     assert found["outputs"] == [{"position": 0, "distinct": 1, "distinct_alignments": 1}]
 
 
-def test_an_op_whose_input_another_thread_writes_meanwhile_does_not_vary_by_itself(tmp_path: Path) -> None:
+def test_an_op_is_repeated_on_copies_that_other_threads_cannot_write(tmp_path: Path) -> None:
     values, ended = torch.zeros(50_000), threading.Event()
     array = values.numpy()
 
@@ -99,13 +99,13 @@ def test_an_op_whose_input_another_thread_writes_meanwhile_does_not_vary_by_itse
         writer.join()
     assert found["repeats"] >= 2
     assert found["outputs"][0]["distinct"] == 1
-    # What is kept is what the op was repeated on.
+    # The inputs that are kept are those of the repeats.
     kept = [read_tensors(tmp_path / "kept" / f"{name}.safetensors") for name in ("inputs", "outputs")]
     inputs = torch.frombuffer(bytearray(kept[0]["self"].elements), dtype=torch.float32)
     assert bytes(kept[1]["output_0"].elements) == bytes(stored(inputs.sin()).elements)
 
 
-def test_an_op_that_draws_is_repeated_only_if_no_other_thread_may_draw_meanwhile(
+def test_a_draw_is_repeated_only_if_no_other_thread_can_use_its_generator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def drawn(folder: Path, generator: torch.Generator | None) -> dict[str, Any]:
@@ -123,12 +123,12 @@ def test_an_op_that_draws_is_repeated_only_if_no_other_thread_may_draw_meanwhile
         other.join()
     assert (refused["repeats"], "other threads" in refused["saved"]["reason"]) == (0, True)
     assert [output["distinct"] for output in own["outputs"]] == [1]
-    # Earlier tests of this process may have left threads.
+    # Earlier tests in this process may have left threads running.
     monkeypatch.setattr(threading, "active_count", lambda: 1)
     assert [output["distinct"] for output in drawn(tmp_path / "alone", None)["outputs"]] == [1]
 
 
-def test_memory_that_was_changed_behind_the_framework(tmp_path: Path) -> None:
+def test_memory_changed_behind_the_framework_is_a_changed_input(tmp_path: Path) -> None:
     def program() -> None:
         values = torch.ones(3) * 2
         values.numpy()[1] = 7
@@ -138,7 +138,7 @@ def test_memory_that_was_changed_behind_the_framework(tmp_path: Path) -> None:
     assert (found["changed_inputs"], found["outputs"]) == ([0], [])
 
 
-def test_values_only(tmp_path: Path) -> None:
+def test_without_repeats_only_values_are_kept(tmp_path: Path) -> None:
     def program() -> None:
         values = torch.ones(3) * 2
         values.numpy()[1] = 7
@@ -158,13 +158,13 @@ def test_large_inputs_are_left_out_of_values(tmp_path: Path) -> None:
     assert list(read_tensors(tmp_path / "kept" / "outputs.safetensors")) == ["output_0"]
 
 
-def test_values_that_leave_the_framework(tmp_path: Path) -> None:
+def test_values_that_leave_the_framework_are_kept(tmp_path: Path) -> None:
     capture(lambda: torch.ones(2).expand(3, 2).tolist(), "determinism::tolist", tmp_path, repeats=0)
     (output,) = read_tensors(tmp_path / "kept" / "outputs.safetensors").values()
     assert (output.shape, bytes(output.elements)) == ((3, 2), bytes(stored(torch.ones(6)).elements))
 
 
-def test_a_record_of_another_thread_is_not_taken_for_it(tmp_path: Path) -> None:
+def test_a_record_of_another_thread_is_not_captured(tmp_path: Path) -> None:
     def program() -> None:
         other = threading.Thread(target=lambda: torch.ones(5).exp())
         other.start()
@@ -175,7 +175,7 @@ def test_a_record_of_another_thread_is_not_taken_for_it(tmp_path: Path) -> None:
     assert read_tensors(tmp_path / "kept" / "inputs.safetensors")["self"].shape == (3,)
 
 
-def test_a_batch(tmp_path: Path) -> None:
+def test_a_batch_is_kept(tmp_path: Path) -> None:
     loader = torch.utils.data.DataLoader([(torch.tensor(float(n)), n) for n in range(4)], batch_size=2)
     capture(lambda: list(loader), "determinism::batch", tmp_path, repeats=0, phase="data", occurrence=1)
     kept = read_tensors(tmp_path / "kept" / "outputs.safetensors")
@@ -196,12 +196,12 @@ def test_a_batch(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_kept(program: Any, op: str, reason: str, tmp_path: Path) -> None:
+def test_a_call_that_cannot_be_kept_has_a_reason(program: Any, op: str, reason: str, tmp_path: Path) -> None:
     saved = capture(program, op, tmp_path, repeats=2)["saved"]
     assert (saved["call"], saved["reason"]) == (None, reason)
 
 
-def test_an_op_that_fails_on_copies(tmp_path: Path) -> None:
+def test_an_op_that_fails_on_copies_is_reported_with_its_error(tmp_path: Path) -> None:
     calls = []
 
     def once(values: torch.Tensor) -> torch.Tensor:
@@ -234,7 +234,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_copies_lie_as_the_originals_do(name: str) -> None:
+def test_copies_have_the_layout_of_the_originals(name: str) -> None:
     tensor = LAYOUTS[name]()
     for shift in (0, 1, 5):
         copy = copied(tensor, shift=shift)
@@ -248,7 +248,7 @@ def test_copies_lie_as_the_originals_do(name: str) -> None:
             assert alignment_of(copy) == (alignment_of(tensor) + shift * tensor.element_size()) % ALIGNMENT
 
 
-def test_a_tensor_that_is_given_twice_stays_one() -> None:
+def test_a_tensor_passed_twice_is_copied_once() -> None:
     one, other = torch.ones(3), torch.ones(3)
     (first, second), named = copied([(one, other), {"out": one}])
     assert first is named["out"]
@@ -271,7 +271,7 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_tensors_in_memory_and_in_files_are_compared_alike(name: str) -> None:
+def test_tensors_in_memory_and_in_files_are_compared_equally(name: str) -> None:
     first, second = PAIRS[name]
     in_memory = difference(first, second)
     in_files = difference_of_stored(stored(first), stored(second), tuple(first.shape))

@@ -1,4 +1,4 @@
-"""Graphs that Inductor compiled: each call of one of their kernels is a record; where these cannot be seen, each call of a graph."""
+"""Graphs compiled by Inductor: each call of a kernel is a record; if kernels cannot be seen, each call of a graph is."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def kernels(rows: list[Row]) -> list[Row]:
 
 
 def kernels_of_modules(beginning: str) -> list[Any]:
-    """What stands for kernels in the modules that Inductor wrote, each once."""
+    """The kernels, or their wrappers, in the modules that Inductor wrote, each once."""
     code = torch._inductor.codecache.PyCodeCache
     modules = {id(module): vars(module) for module in (*code.modules, *code.modules_no_attr.values())}
     return [value for module in modules.values() for name, value in module.items() if name.startswith(beginning)]
@@ -60,7 +60,7 @@ def test_each_call_of_a_kernel_is_a_record_with_what_it_read_and_wrote(tmp_path:
     assert process.description["blind_spots"] == []
 
 
-def test_two_runs_of_it_are_the_same(tmp_path: Path) -> None:
+def test_two_runs_of_a_compiled_training_are_the_same(tmp_path: Path) -> None:
     assert compare_program(training, tmp_path).verdict is Verdict.SAME
 
 
@@ -77,7 +77,7 @@ def summed(target: torch.Tensor, places: torch.Tensor, values: torch.Tensor) -> 
 def test_a_kernel_whose_threads_add_in_any_order_is_the_first_difference(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     places, values = torch.randint(0, 17, (200_000,), generator=generator), torch.randn(200_000, generator=generator)
-    for number in range(20):  # a busy machine may let two threads take turns for a while
+    for number in range(200):  # a busy machine may let two threads take turns for a while
         comparison = compare_program(lambda: compiled(summed)(torch.zeros(17), places, values), tmp_path / str(number))
         if comparison.verdict is Verdict.DIFFERENT:
             break
@@ -105,14 +105,17 @@ def test_memory_that_nothing_wrote_is_named_as_the_cause_in_the_kernel_that_read
     values = torch.ones(64)
 
     def program() -> Any:
-        # Inductor itself writes all that its kernels read, so the fault is planted: its kernel gets what is only allocated.
+        # Inductor writes all memory that its kernels read, so the fault is planted: the kernel gets memory that is only allocated.
         made = compiled(sine_of)(values)
         (kernel,) = (one for one in kernels_of_modules("cpp_fused_mul_sin_0") if isinstance(one, FunctionType))
         held = torch._C._dynamo.guards._empty_strided_cpu((64,), (1,), torch.float32)
         kernel(held, made)
         return made.clamp(-1, 1)
 
-    first = compare_program(program, tmp_path).first_divergence
+    for number in range(200):  # the memory of both runs may have the same content
+        first = compare_program(program, tmp_path / str(number)).first_divergence
+        if first is not None:
+            break
     assert first is not None
     assert (first.kind, first.op) == (Kind.UNINITIALIZED, "inductor::cpp_fused_mul_sin_0")
 
@@ -187,7 +190,7 @@ def fused(op: str, line: int) -> compilers.FusedOp:
         ("", [], None),
     ],
 )
-def test_what_varies_in_a_kernel_is_named_only_where_one_line_can_vary(
+def test_the_varying_op_of_a_kernel_is_named_only_if_one_line_can_vary(
     code: str, ops: list[tuple[str, int]], expected: tuple[str, int] | None
 ) -> None:
     kernel = compilers.CompiledKernel(compilers.OPAQUE, lambda *args: None, code, "", [fused(*one) for one in ops])

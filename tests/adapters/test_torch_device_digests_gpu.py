@@ -1,4 +1,4 @@
-"""Recording on a GPU: the kernel is the definition, every stream and thread is seen in time, graphs are blind spots, memory is bounded."""
+"""Recording on a GPU: digests match their definition, every stream and thread is read in time, graphs are blind spots, memory is bounded."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def digests_of(ring: Ring, tensors: list[torch.Tensor]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_tensors_of_every_type_and_layout_have_the_digest_of_the_definition(dtype: torch.dtype, ring: Ring) -> None:
+def test_digests_of_every_dtype_and_layout_match_the_definition(dtype: torch.dtype, ring: Ring) -> None:
     whole = filled(dtype, 16, 15, 70)
     views = [
         lambda x: x, lambda x: x[1:], lambda x: x[:, 1], lambda x: x.transpose(0, 2), lambda x: x[..., ::2],
@@ -52,7 +52,7 @@ def test_tensors_of_every_type_and_layout_have_the_digest_of_the_definition(dtyp
     assert digests_of(ring, [view(on_gpu) for view in views]) == [expected(view(whole)) for view in views]
 
 
-def test_every_alignment_and_size_has_the_digest_of_the_definition(ring: Ring) -> None:
+def test_digests_of_every_alignment_and_size_match_the_definition(ring: Ring) -> None:
     host = filled(torch.uint8, 200_000)
     on_gpu = host.to(GPU)
     places = [(start, start + length) for start in range(17) for length in (1, 7, 8, 16_383, 16_384, 16_385, 150_001)]
@@ -60,7 +60,7 @@ def test_every_alignment_and_size_has_the_digest_of_the_definition(ring: Ring) -
     assert digests_of(ring, [on_gpu[start:end] for start, end in places]) == wanted
 
 
-def test_large_tensors_have_the_digest_of_the_definition(ring: Ring, big: torch.Tensor) -> None:
+def test_digests_of_large_tensors_match_the_definition(ring: Ring, big: torch.Tensor) -> None:
     for tensor in (big, big[1:], big[: 1 << 26].view(1 << 13, 1 << 13).t()[1:], big[::3]):
         assert digests_of(ring, [tensor]) == [expected(tensor.contiguous().cpu())]
 
@@ -73,7 +73,7 @@ def test_copies_of_tensors_with_gaps_take_bounded_memory(ring: Ring, big: torch.
     assert torch.cuda.max_memory_allocated() - before <= 3 * tensor_bytes.MOST_COPIED
 
 
-def test_values_are_those_before_later_writes_on_any_stream(ring: Ring) -> None:
+def test_digests_are_of_the_values_before_later_writes_on_any_stream(ring: Ring) -> None:
     tickets, values = [], []
     for stream in [torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()]:
         with torch.cuda.stream(stream):
@@ -85,7 +85,7 @@ def test_values_are_those_before_later_writes_on_any_stream(ring: Ring) -> None:
     assert [ticket.wait() for ticket in tickets] == [expected(value) for value in values]
 
 
-def test_nothing_waits_for_the_gpu_as_long_as_there_is_room(ring: Ring) -> None:
+def test_nothing_waits_for_the_gpu_while_there_is_room(ring: Ring) -> None:
     ring.collect()
     torch.cuda.synchronize()
     x = torch.ones(1000, device=GPU)
@@ -99,7 +99,7 @@ def test_nothing_waits_for_the_gpu_as_long_as_there_is_room(ring: Ring) -> None:
 
 
 def unseen(comparison: Comparison) -> list[BlindSpot]:
-    """What was not recorded, beside what the Python recorder says with a version of PyTorch whose formulas were not audited."""
+    """The blind spots, except that of the Python recorder for a version of PyTorch whose formulas were not audited."""
     return [spot for spot in comparison.recorded.blind_spots if spot.identifier != "formulas-unaudited"]
 
 
@@ -118,7 +118,7 @@ def training() -> Any:
     return [loss.item(), *(parameter.detach().cpu() for parameter in model.parameters())]
 
 
-def test_a_training_run_is_the_same_as_itself_and_as_without_recording(tmp_path: Path) -> None:
+def test_a_training_run_is_the_same_recorded_twice_and_unrecorded(tmp_path: Path) -> None:
     results = [training()]
     traces = [tmp_path / "first", tmp_path / "second"]
     for trace in traces:
@@ -135,7 +135,7 @@ def test_a_training_run_is_the_same_as_itself_and_as_without_recording(tmp_path:
     assert {row.thread for row in rows(traces[0])} == {0, 1}
 
 
-def test_an_op_that_varies_is_found(tmp_path: Path) -> None:
+def test_an_op_that_differs_is_found(tmp_path: Path) -> None:
     traces = [tmp_path / "first", tmp_path / "second"]
     for number, trace in enumerate(traces):
         with determinism.record(trace):
@@ -209,7 +209,7 @@ def test_each_gpu_has_a_ring_of_its_own(tmp_path: Path) -> None:
     assert NO_DIGEST not in only(found, "exp").digests + only(found, "sin").digests
 
 
-def test_a_copy_to_the_host_that_nobody_waited_for_yet_is_digested_when_it_is_read(tmp_path: Path) -> None:
+def test_an_asynchronous_copy_to_the_host_is_not_digested_early(tmp_path: Path) -> None:
     def program() -> Any:
         x = torch.ones(10_000_000, device=GPU).exp()
         torch.cuda._sleep(100_000_000)

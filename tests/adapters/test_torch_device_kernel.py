@@ -1,4 +1,4 @@
-"""The kernel that digests tensors on a GPU, without one: it compiles, and in Triton's interpreter gives what it must."""
+"""The kernel that digests tensors on a GPU, tested without one: it compiles, and is correct in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.triton
 INTERPRETED = Path(__file__).with_name("interpreted_torch_device_kernel.py")
 
 
-def test_the_interpreted_kernel_gives_what_the_definition_says() -> None:
-    # All of them, also where a part of the thorough tests was asked for.
+def test_the_interpreted_kernel_agrees_with_the_definition() -> None:
+    # All tests, even if a part of the thorough tests was requested.
     environment = {name: value for name, value in os.environ.items() if name != THOROUGH}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(INTERPRETED)],
@@ -60,7 +60,7 @@ def test_the_kernels_compile_for_gpus_and_read_sixteen_bytes_at_once(capability:
     assert "atom" in compiled.asm["ptx"]
 
 
-def test_triton_takes_addresses_for_tensors() -> None:
+def test_triton_treats_addresses_like_tensors() -> None:
     from triton.backends.compiler import BaseBackend
     from triton.runtime.jit import native_specialize_impl
 

@@ -1,4 +1,4 @@
-"""Whole programs recorded with digests that come late, from a device that stands in for a GPU: nothing else changes."""
+"""Record whole programs with digests that arrive late, from a simulated GPU: nothing else changes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Use = Callable[..., SlowDevice]
 
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Use:
-    """Let recordings take the CPU's tensors for those of a slow device."""
+    """Make recordings treat tensors of the CPU as those of a slow device."""
 
     def using(device: SlowDevice | None = None, **sizes: int) -> SlowDevice:
         device = device or SlowDevice()
@@ -60,11 +60,11 @@ def test_a_training_run_is_the_same_as_itself_and_as_without_recording(use: Use,
     comparison = check_deterministic(training, tmp_path)
     assert comparison.verdict is Verdict.SAME
     assert not comparison.recorded.blind_spots
-    # All results of one op are digested by one launch: those of a foreach op here.
+    # All results of an op, here of a foreach op, are digested by one launch.
     assert max(device.launches) >= 6
 
 
-def test_records_have_the_order_and_the_edges_that_they_have_without_a_device(use: Use, tmp_path: Path) -> None:
+def test_records_have_the_same_order_and_edges_as_without_a_device(use: Use, tmp_path: Path) -> None:
     plain = record_rows(training, tmp_path / "plain")
     use()
     late = record_rows(training, tmp_path / "late")
@@ -73,7 +73,7 @@ def test_records_have_the_order_and_the_edges_that_they_have_without_a_device(us
         for found in (plain, late)
     ]
     assert facts[0] == facts[1]
-    # A digest that is missing is missing in both, and equal digests in one are equal in the other.
+    # A digest is missing in both or in neither, and digests that are equal in one are equal in the other.
     pairs = {
         pair
         for a, b in zip(plain, late, strict=True)
@@ -100,12 +100,12 @@ def test_both_recorders_write_the_same_records_and_the_native_one_queues_digests
         queued[recorder] = device.num_queued / len(device.launches)
     assert [vars(row) for row in found["native"]] == [vars(row) for row in found["python"]]
     assert queued["python"] == 0
-    # All but what makes sure that it does so rightly.
+    # All but the launches that verify it.
     assert queued["native"] > 0.9
 
 
 @pytest.mark.native_recorder
-def test_threads_that_record_at_the_same_time_take_entries_of_their_own(
+def test_threads_that_record_at_the_same_time_use_separate_entries(
     use: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(RECORDER_VARIABLE, "native")
@@ -135,7 +135,7 @@ def test_threads_that_record_at_the_same_time_take_entries_of_their_own(
     assert sorted(found) == sorted(wanted)
 
 
-def test_what_an_op_wrote_is_digested_before_the_next_one_writes_there(use: Use, tmp_path: Path) -> None:
+def test_a_result_is_digested_before_the_next_op_overwrites_it(use: Use, tmp_path: Path) -> None:
     use(SlowDevice(looks=1_000_000), batches=2, entries=16)
     values = [torch.full((5,), float(n)) for n in range(1, 101)]
 
@@ -149,7 +149,7 @@ def test_what_an_op_wrote_is_digested_before_the_next_one_writes_there(use: Use,
     assert [row.digests for row in found] == [[expected(value)] for value in values]
 
 
-def test_an_op_that_varies_is_found(use: Use, tmp_path: Path) -> None:
+def test_an_argument_that_varies_is_found(use: Use, tmp_path: Path) -> None:
     use()
     runs = iter((1.0, 2.0))
 
@@ -162,7 +162,7 @@ def test_an_op_that_varies_is_found(use: Use, tmp_path: Path) -> None:
     assert comparison.first_divergence.kind is Kind.ARGUMENT
 
 
-def test_other_threads_and_steps_of_every_level_are_recorded(use: Use, tmp_path: Path) -> None:
+def test_other_threads_and_all_levels_are_recorded(use: Use, tmp_path: Path) -> None:
     use(entries=8)
 
     def program() -> Any:
@@ -193,11 +193,11 @@ def test_a_step_is_in_the_trace_soon_after_it_ended(use: Use, tmp_path: Path) ->
         for _ in range(4):
             torch.ones(1)
         steps = open_trace(tmp_path / "trace").processes[0].extent[1]
-    # The step that is going on is counted as well once one of its records is there.
+    # The current step is counted as well once it has a record.
     assert steps >= 2
 
 
-def test_nothing_is_asked_of_a_device_while_a_graph_is_captured(use: Use, tmp_path: Path) -> None:
+def test_the_device_is_not_used_while_a_graph_is_captured(use: Use, tmp_path: Path) -> None:
     device = use()
 
     class Graph:
@@ -228,11 +228,11 @@ def test_nothing_is_asked_of_a_device_while_a_graph_is_captured(use: Use, tmp_pa
     process = open_trace(tmp_path / "trace").processes[0]
     (spot,) = process.description["blind_spots"]
     assert (spot["id"], spot["what"]) == ("cuda-graph", "ops that are captured into a CUDA graph")
-    # `ones` has no digest either, and yet its memory was written.
+    # `ones` has no digest either, but its memory was written.
     assert read_unwritten(process) is None
 
 
-def test_a_device_without_a_kernel_is_copied_from_and_the_report_says_so_once(
+def test_without_a_kernel_tensors_are_copied_and_the_report_says_so_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(device: torch.device) -> Any:
@@ -249,7 +249,7 @@ def test_a_device_without_a_kernel_is_copied_from_and_the_report_says_so_once(
     assert [row.digests for row in rows(tmp_path / "copied" / "first")] == [row.digests for row in plain]
 
 
-def test_traces_with_different_digests_of_one_sort_of_device_are_not_compared(use: Use, tmp_path: Path) -> None:
+def test_traces_with_different_digests_for_the_same_device_kind_are_refused(use: Use, tmp_path: Path) -> None:
     use()
     recorded(training, tmp_path / "kernel")
     assert open_trace(tmp_path / "kernel").processes[0].description["device_digests"] == {"cpu": ALGORITHM}
@@ -263,7 +263,7 @@ def test_traces_with_different_digests_of_one_sort_of_device_are_not_compared(us
     assert caught.value.identifier == "digests-differ"
 
 
-def test_a_device_that_fails_costs_digests_and_no_records(use: Use, tmp_path: Path) -> None:
+def test_a_failing_device_loses_digests_but_no_records(use: Use, tmp_path: Path) -> None:
     use(SlowDevice(failing_after=1), entries=16)
     plain = len(record_rows(training, tmp_path / "some"))
     process = open_trace(tmp_path / "some").processes[0]
@@ -281,7 +281,7 @@ def test_watching_captures_ends_with_the_recording() -> None:
     assert (torch.cuda.CUDAGraph.capture_begin, torch.cuda.CUDAGraph.capture_end) == before
 
 
-def test_modes_of_the_program_see_nothing_of_how_digests_are_made(use: Use, tmp_path: Path) -> None:
+def test_modes_of_the_program_do_not_see_how_digests_are_made(use: Use, tmp_path: Path) -> None:
     seen: list[str] = []
 
     class Functions(TorchFunctionMode):

@@ -1,4 +1,4 @@
-"""Slots for digests that are still being made, on a device that stands in for a GPU: right for every tensor, and bounded."""
+"""Slots for digests in progress, on a simulated GPU: correct for every tensor, and bounded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def filled(dtype: torch.dtype, *shape: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_tensors_of_every_type_and_layout_have_the_digest_of_the_definition(dtype: torch.dtype) -> None:
+def test_tensors_of_every_dtype_and_layout_have_the_defined_digest(dtype: torch.dtype) -> None:
     ring = Ring(SlowDevice())
     whole = filled(dtype, 6, 5, 7)
     tensors = [
@@ -34,7 +34,7 @@ def test_tensors_of_every_type_and_layout_have_the_digest_of_the_definition(dtyp
         assert ticket.wait() == expected(tensor)
 
 
-def test_many_tensors_are_one_launch_and_later_writes_do_not_count() -> None:
+def test_many_tensors_take_one_launch_and_later_writes_do_not_count() -> None:
     device = SlowDevice()
     ring = Ring(device)
     tensors = [torch.full((n,), float(n)) for n in range(1, 200)]
@@ -53,7 +53,7 @@ def test_nothing_waits_while_there_is_room_and_a_full_ring_waits_for_the_oldest(
     tickets = []
     for number, tensor in enumerate(tensors):
         tickets += ring.ask([tensor])
-        # Of the batch that was just begun the entries had been in use since three batches.
+        # A new batch reuses the entries of the fourth batch before it.
         assert device.num_waits == max(0, number // 8 - 3)
     assert [ticket.wait() for ticket in tickets] == [expected(tensor) for tensor in tensors]
 
@@ -66,14 +66,14 @@ def test_a_group_larger_than_the_ring_goes_through_it() -> None:
     assert max(device.launches) == 4
 
 
-def test_what_was_fetched_stays_for_tickets_that_ask_late() -> None:
+def test_fetched_digests_remain_for_late_tickets() -> None:
     ring = Ring(SlowDevice(looks=0), batches=2, entries=2)
     tensors = [torch.full((3,), float(n)) for n in range(20)]
     tickets = [ticket for tensor in tensors for ticket in ring.ask([tensor])]
     assert [ticket.wait() for ticket in tickets] == [expected(tensor) for tensor in tensors]
 
 
-def test_tickets_are_not_ready_before_their_batch_was_collected_and_came() -> None:
+def test_tickets_are_ready_only_after_their_batch_was_collected_and_arrived() -> None:
     ring = Ring(SlowDevice(looks=2))
     (ticket,) = ring.ask([torch.ones(3)])
     assert [ticket.ready() for _ in range(5)] == [None] * 5
@@ -93,7 +93,7 @@ def test_a_large_tensor_with_gaps_is_copied_part_by_part(monkeypatch: pytest.Mon
         first, second, third = ring.ask([small, tensor, small])
         assert second.wait() == expected(tensor)
         assert first.wait() == third.wait() == expected(small)
-        # One memory for all its parts, and that of the small one.
+        # One copy buffer for all its parts, and one for the small tensor.
         assert len(device.launches) > 10
         assert len(device.copied) == 2
 
@@ -107,7 +107,7 @@ def test_copies_of_many_tensors_are_made_a_few_at_a_time(monkeypatch: pytest.Mon
     assert [ticket.wait() for ticket in tickets] == [expected(tensor) for tensor in tensors]
 
 
-def test_a_device_that_failed_gives_no_digest_any_more() -> None:
+def test_a_failed_device_gives_no_more_digests() -> None:
     ring = Ring(SlowDevice(failing_after=0))
     (ticket,) = ring.ask([torch.ones(3)])
     with pytest.raises(DigestLost, match="illegal address"):

@@ -1,4 +1,4 @@
-"""`determinism.enable` with PyTorch: what is set, that it helps, and that everything comes back exactly."""
+"""`determinism.enable` with PyTorch: what is set, that it has an effect, and that everything is restored exactly."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from determinism.frameworks.torch.settings import CONTROLS
 from determinism.knowledge.settings import Effect, facts_of
 
 ELEMENTS = 1 << 21
-"""From 32,768 on PyTorch 2.13 adds them up with several threads; with so many these get in each other's way on a busy machine too."""
+"""PyTorch 2.13 adds 32,768 and more with several threads; with this many, threads race even on a busy machine."""
 NEEDS_THREADS = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor adds up in one order")
 
 
 def readings() -> dict[str, Any]:
-    """Every setting as it is; what cannot be read, by its error."""
+    """The value of every setting, or the message of the error that reading it raises."""
     found: dict[str, Any] = {}
     for name, control in CONTROLS.items():
         try:
@@ -43,7 +43,7 @@ def unchanged() -> Iterator[None]:
 
 
 def sums() -> Iterator[bytes]:
-    """A sum by index, again and again."""
+    """Yield the result of one indexed sum, computed again each time."""
     generator = torch.Generator().manual_seed(0)
     values = torch.randn(ELEMENTS, generator=generator)
     places = torch.randint(0, 16, (ELEMENTS,), generator=generator)
@@ -52,7 +52,7 @@ def sums() -> Iterator[bytes]:
 
 
 def varies() -> bool:
-    """Whether it has more than one result, given time: on a busy machine the threads may take turns for a while."""
+    """Whether the sum has more than one result within a minute: on a busy machine, threads may run in turns for a while."""
     found, until = sums(), monotonic() + 60
     first = next(found)
     return any(result != first for result in takewhile(lambda _: monotonic() < until, found))
@@ -63,14 +63,14 @@ def test_every_control_has_a_fact_and_every_fact_a_control() -> None:
 
 
 @NEEDS_THREADS
-def test_a_nondeterministic_op_becomes_deterministic_and_is_again_what_it_was() -> None:
+def test_a_nondeterministic_op_is_deterministic_only_while_enabled() -> None:
     assert varies()
     with determinism.enable():
         assert len(set(islice(sums(), 30))) == 1
     assert varies()
 
 
-def test_everything_took_effect() -> None:
+def test_all_settings_take_effect() -> None:
     with determinism.enable(seed=1) as settings:
         torch_settings = [one for one in settings if one.group == "torch"]
         effects = {one.name: one.effect for one in torch_settings}
@@ -90,7 +90,7 @@ def test_everything_took_effect() -> None:
 
 @pytest.mark.parametrize("mode", ["off", "warn", "error"])
 @pytest.mark.parametrize("inductor", [False, True])
-def test_every_combination_comes_back(mode: str, inductor: bool) -> None:
+def test_every_combination_of_settings_is_restored(mode: str, inductor: bool) -> None:
     before = readings()
     try:
         CONTROLS["torch.use_deterministic_algorithms"].write(mode)
@@ -111,7 +111,7 @@ def test_every_combination_comes_back(mode: str, inductor: bool) -> None:
                 CONTROLS[name].write(value)
 
 
-def test_only_warning_takes_attention_that_does_not_need_to_warn() -> None:
+def test_warn_only_selects_attention_that_does_not_need_to_warn() -> None:
     with determinism.enable(warn_only=True) as settings:
         assert torch.get_deterministic_debug_mode() == 1
         assert settings["torch.use_deterministic_algorithms"].after == "warn"
@@ -130,7 +130,7 @@ def test_contexts_may_be_nested() -> None:
         assert torch.get_deterministic_debug_mode() == 2
 
 
-def test_generators_come_back() -> None:
+def test_generators_are_restored() -> None:
     torch.manual_seed(3)
     expected = torch.rand(3)
     torch.manual_seed(3)
@@ -141,7 +141,7 @@ def test_generators_come_back() -> None:
     assert not torch.equal(inside, expected)
 
 
-def test_what_a_later_program_makes_of_a_setting_is_seen_by_looking_again() -> None:
+def test_looking_again_finds_a_setting_that_the_program_changed() -> None:
     from determinism.session.enable import look
 
     with determinism.enable(seed=1):
@@ -162,7 +162,7 @@ print(json.dumps([waited, *inside, torch.get_deterministic_debug_mode(), torch._
 """
 
 
-def test_a_setting_that_is_changed_after_it_was_made_is_open_until_all_are_restored() -> None:
+def test_a_setting_that_is_overridden_is_open_until_all_are_restored() -> None:
     def overridden() -> list[tuple[str, Any, Any]]:
         return [(one.name, one.before, one.after) for one in settings.open if one.effect is Effect.OVERRIDDEN]
 
@@ -173,13 +173,13 @@ def test_a_setting_that_is_changed_after_it_was_made_is_open_until_all_are_resto
     assert overridden() == []
 
 
-def test_an_import_that_comes_later_is_waited_for() -> None:
+def test_settings_wait_for_a_later_import() -> None:
     environment = {**os.environ, "TORCHINDUCTOR_DETERMINISTIC": "1"}
     found = json.loads(subprocess.check_output([sys.executable, "-c", LATE], env=environment, text=True))
     with determinism.enable(seed=1):
         expected = torch.rand(1).item()
 
-    # PyTorch's own variable switches the compiler's setting on, and it stays on.
+    # PyTorch's own environment variable turns the compiler's setting on, and it stays on.
     assert found == ["waits for the import", 2, expected, "took effect now", 0, True]
 
 
@@ -189,7 +189,7 @@ def test_after_restoring_a_later_import_is_left_alone() -> None:
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "0\n"
 
 
-def test_what_the_version_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_setting_that_the_version_lacks_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", "2.9.1")
     with determinism.enable() as settings:
         setting = settings["torch._inductor.config.deterministic"]
@@ -198,7 +198,7 @@ def test_what_the_version_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None
     assert setting.detail == "torch 2.9.1 is installed; it is for >=2.10"
 
 
-def test_a_setting_that_does_not_take_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_setting_that_has_no_effect_is_reported_as_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     from determinism.knowledge.settings import Control
 
     monkeypatch.setitem(CONTROLS, "torch.backends.cudnn.benchmark", Control(lambda: True, lambda value: None))

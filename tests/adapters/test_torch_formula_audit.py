@@ -1,4 +1,4 @@
-"""The audit finds what a mode changes, and nothing where it changes nothing."""
+"""The audit finds what a mode changes, and nothing if it changes nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tools.formula_cases import Case, Produced, cases_of
 
 @pytest.fixture
 def under_a_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Record by a dispatch mode: only under one are there formulas that change."""
+    """Record with a dispatch mode: formulas change only under one."""
     monkeypatch.setenv("DETERMINISM_RECORDER", "python")
 
 
@@ -45,7 +45,7 @@ def test_backward_of_prod_is_found() -> None:
     assert found(audited(prod)) == {"nodes": {"ProdBackward1": {"ops", "values"}}}
 
 
-def test_formula_is_found_where_no_value_shows_it() -> None:
+def test_a_formula_is_found_even_if_no_value_differs() -> None:
     def run() -> Produced:
         x = torch.ones(3, requires_grad=True)
         return Produced(list(torch.autograd.grad(x.cumprod(0).sum(), x)))
@@ -53,7 +53,7 @@ def test_formula_is_found_where_no_value_shows_it() -> None:
     assert found(audited(run)) == {"nodes": {"CumprodBackward0": {"ops"}}}
 
 
-def test_check_that_a_formula_leaves_out_is_found() -> None:
+def test_a_check_that_a_formula_omits_is_found() -> None:
     def run() -> Produced:
         x = given(5, 5)
         return Produced(list(torch.autograd.grad(torch.linalg.eig(x)[1].sum().abs(), x)))
@@ -70,14 +70,14 @@ def test_autocast_inside_an_op_is_found() -> None:
     assert found(audited(run)) == {"autocast_inside": {"aten::_trilinear": {"values"}}}
 
 
-def test_op_that_chooses_others_is_found() -> None:
+def test_an_op_that_chooses_different_ops_is_found() -> None:
     def run() -> Produced:
         return Produced([given(30).detach().quantile(torch.tensor([0.2]))])
 
     assert found(audited(run)) == {"composites": {"aten::quantile": {"ops"}}}
 
 
-def test_nothing_is_found_where_a_mode_changes_nothing() -> None:
+def test_nothing_is_found_if_a_mode_changes_nothing() -> None:
     def run() -> Produced:
         x = given(40, 30)
         made = torch.softmax(x.sin() @ x.t(), 1)[:, :5].reshape(-1).relu_().sum()
@@ -86,7 +86,7 @@ def test_nothing_is_found_where_a_mode_changes_nothing() -> None:
     assert found(audited(run)) == {}
 
 
-def test_case_that_varies_by_itself_says_nothing() -> None:
+def test_a_case_that_varies_by_itself_is_reported_only_as_varying() -> None:
     made = iter(range(100))
 
     def run() -> Produced:
@@ -96,7 +96,7 @@ def test_case_that_varies_by_itself_says_nothing() -> None:
 
 
 @pytest.mark.usefixtures("under_a_mode")
-def test_disturbance_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disturbance_by_the_recorder_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     from determinism.frameworks.torch import mode_recorder
 
     monkeypatch.setattr(mode_recorder.FormulaNodes, "_depends_on_modes", lambda self, node: False)
@@ -104,7 +104,7 @@ def test_disturbance_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert audited(prod).disturbed == {"a case": {"values"}}
 
 
-def test_data_has_what_the_audit_finds() -> None:
+def test_the_data_contain_the_findings_of_the_audit() -> None:
     known = formulas_of(torch.__version__)
     (info,) = (info for info in database() if info.name == "prod")
     findings, number = examine(cases_of(info, torch.float32, 3))
@@ -115,7 +115,7 @@ def test_data_has_what_the_audit_finds() -> None:
     assert findings.disturbed.keys() <= {name for name in findings.disturbed if name.endswith("forward mode")}
 
 
-def test_audit_is_written_in_the_place_of_an_earlier_one(tmp_path: Path) -> None:
+def test_an_audit_replaces_an_earlier_one(tmp_path: Path) -> None:
     path = tmp_path / "formulas.toml"
     facts = {"torch": "2.13.0", "device": "cpu", "cases": 3, "dtypes": ["float32"]}
     formula_audit.write(Findings(nodes={"OldBackward0": {"ops"}}), facts, path)
@@ -144,6 +144,6 @@ def test_audit_runs_as_a_command() -> None:
     assert done.stdout.rstrip().endswith("varying:")
 
 
-def test_what_the_samples_need_does_not_forbid_setting_flags() -> None:
+def test_loading_the_samples_does_not_freeze_flags() -> None:
     assert database()
     assert not torch.backends.flags_frozen()

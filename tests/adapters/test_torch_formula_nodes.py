@@ -1,4 +1,4 @@
-"""A recorded program keeps the formulas that it has without a mode, and what cannot keep them is a blind spot."""
+"""A recorded program keeps the derivative formulas that it has without a mode; a formula that changes is a blind spot."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.torch_runs import bits, line_of, named, only, plain, record_rows, rec
 
 @pytest.fixture
 def under_a_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Record by a dispatch mode: only under one are there formulas that change."""
+    """Record with a dispatch mode: formulas change only under one."""
     monkeypatch.setenv("DETERMINISM_RECORDER", "python")
 
 
@@ -111,7 +111,7 @@ def test_recorded_program_keeps_its_bits(program: Callable[[], Any], tmp_path: P
 
 
 class Nothing(TorchDispatchMode):
-    """Runs every op as it comes."""
+    """Runs every op unchanged."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
@@ -129,7 +129,7 @@ def test_a_mode_that_does_nothing_changes_these_programs(program: Callable[[], A
 
 
 @pytest.mark.usefixtures("under_a_mode")
-def test_node_is_one_record_with_what_it_may_have_read(tmp_path: Path) -> None:
+def test_a_node_is_one_record_with_all_its_possible_inputs(tmp_path: Path) -> None:
     def function() -> Any:
         x = given(40, 30)
         made = x.prod(1)
@@ -147,7 +147,7 @@ def test_node_is_one_record_with_what_it_may_have_read(tmp_path: Path) -> None:
     assert node.number in named(found, "mul")[-1].producers
 
 
-def test_what_varies_before_such_a_node_is_found_there(tmp_path: Path) -> None:
+def test_a_difference_before_such_a_node_is_found_there(tmp_path: Path) -> None:
     def program(scale: float) -> Callable[[], Any]:
         def function() -> Any:
             x = given(40, 30)
@@ -178,7 +178,7 @@ def test_hooks_of_the_program_at_such_a_node_are_recorded(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("under_a_mode")
-def test_node_can_be_repeated_where_it_is_looked_at_closely(tmp_path: Path) -> None:
+def test_a_node_can_be_repeated_by_a_capture(tmp_path: Path) -> None:
     repeated: list[Tensor] = []
 
     class Repeating:
@@ -187,10 +187,10 @@ def test_node_can_be_repeated_where_it_is_looked_at_closely(tmp_path: Path) -> N
                 repeated.extend(func(*args, **kwargs) for _ in range(2))
 
         def event(self, *_: Any) -> None:
-            """It is about nodes."""
+            """Ignore events: the test is about nodes."""
 
         def after(self, *_: Any) -> None:
-            """It looks before they run."""
+            """Ignore results: nodes are captured before they run."""
 
     with determinism.record(tmp_path / "trace") as session:
         session.recorder.capture = Repeating()
@@ -199,7 +199,7 @@ def test_node_can_be_repeated_where_it_is_looked_at_closely(tmp_path: Path) -> N
     assert blind_spots(tmp_path / "trace") == []
 
 
-def test_node_under_a_mode_of_the_program_stays_as_it_is_there(tmp_path: Path) -> None:
+def test_a_node_under_a_mode_of_the_program_keeps_its_formula_there(tmp_path: Path) -> None:
     def function() -> Any:
         with Nothing():
             return prod()

@@ -29,7 +29,7 @@ def made() -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, torch.optim.Adam(model.parameters())
 
 
-def test_what_is_no_function_is_refused_in_words() -> None:
+def test_a_value_that_is_not_a_function_is_refused() -> None:
     with pytest.raises(UsageError, match="got 'train.py', so nothing was run"):
         determinism.check("train.py")  # type: ignore[arg-type]
 
@@ -67,7 +67,7 @@ def test_function_that_counts_in_a_file_differs(tmp_path: Path) -> None:
     assert "different" in str(comparison) and "aten::mul.Tensor" in str(comparison)
 
 
-def test_result_counts_as_read() -> None:
+def test_a_returned_result_counts_as_read() -> None:
     def shapes(result_is_returned: bool) -> torch.Tensor | None:
         made = torch.full((2,), float(next(numbers)))
         return made if result_is_returned else None
@@ -80,7 +80,7 @@ def test_result_counts_as_read() -> None:
 
 
 class NumbersThatGoOn:
-    """Keeps its place in the environment: that is state of the process, which no snapshot puts back."""
+    """Keeps its position in an environment variable: process state that no snapshot restores."""
 
     def __next__(self) -> int:
         value = int(os.environ.get("NUMBERS_THAT_GO_ON", "0")) + 1
@@ -88,14 +88,14 @@ class NumbersThatGoOn:
         return value
 
 
-def test_what_cannot_be_copied_is_an_error() -> None:
+def test_a_closure_that_cannot_be_copied_is_an_error() -> None:
     generator = (number for number in range(3))
 
     with pytest.raises(StateError, match="generator"):
         determinism.check(lambda: torch.tensor(next(generator)))
 
 
-def test_exception_of_the_function_comes_through_and_state_is_put_back() -> None:
+def test_an_exception_of_the_function_is_raised_and_the_state_restored() -> None:
     values = [1]
 
     def failing() -> None:
@@ -108,7 +108,7 @@ def test_exception_of_the_function_comes_through_and_state_is_put_back() -> None
     assert determinism.check(lambda: torch.ones(2)).verdict is Verdict.SAME
 
 
-def test_step_alone_counts_once_called(tmp_path: Path) -> None:
+def test_once_step_is_called_only_it_counts(tmp_path: Path) -> None:
     model, optimizer = made()
     with determinism.record(tmp_path / "trace"):
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""The benchmarks for a GPU: their models are what they are called, their code runs, and without a GPU they say so."""
+"""The benchmarks for GPUs: their models have the right sizes, their code runs, and without a GPU they say so."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
 
 
-def test_the_models_have_as_many_parameters_as_they_should() -> None:
+def test_the_models_have_the_published_numbers_of_parameters() -> None:
     import gpu_models
 
     with torch.device("meta"):
         resnet = gpu_models.resnet50()
         gpt = gpu_models.GPT(gpu_models.GPT2_SMALL)
     assert sum(parameter.numel() for parameter in resnet.parameters()) == 25_557_032
-    # GPT-2 small has 124,439,808; here the head has weights of its own.
+    # GPT-2 small has 124,439,808; here the head has separate weights.
     assert sum(parameter.numel() for parameter in gpt.parameters()) == 124_439_808 + 50_257 * 768
 
 
@@ -51,7 +51,7 @@ def test_resnet_trains() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("name", ["device_digest.py", "gpu_overhead.py"])
-def test_without_a_gpu_nothing_is_measured_and_that_is_said(name: str) -> None:
+def test_without_a_gpu_nothing_is_measured_and_the_error_says_so(name: str) -> None:
     done = subprocess.run([sys.executable, str(FOLDER / name)], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert "finds no GPU here, so nothing was measured" in done.stderr

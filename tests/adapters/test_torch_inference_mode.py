@@ -1,4 +1,4 @@
-"""In inference mode composite ops reach a mode whole; what they compute with it is what they compute without."""
+"""In inference mode, composite ops reach a mode undecomposed; recording does not change their results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CALLS: dict[str, Callable[[], Tensor]] = {
 
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
 @pytest.mark.parametrize("name", CALLS)
-def test_the_recorded_bits_are_the_plain_ones(tmp_path: Path, name: str, mode: Callable[[], torch.no_grad]) -> None:
+def test_recording_does_not_change_the_bits(tmp_path: Path, name: str, mode: Callable[[], torch.no_grad]) -> None:
     with mode():
         plain = CALLS[name]()
         with determinism.record(tmp_path / "trace"):
@@ -39,7 +39,7 @@ def test_the_recorded_bits_are_the_plain_ones(tmp_path: Path, name: str, mode: C
     assert recorded.is_inference() == plain.is_inference()
 
 
-def test_the_call_is_one_record_with_its_line(tmp_path: Path) -> None:
+def test_two_recordings_of_a_call_are_the_same(tmp_path: Path) -> None:
     with torch.inference_mode(), determinism.record(tmp_path / "first"):
         CALLS["linear"]()
     with torch.inference_mode(), determinism.record(tmp_path / "second"):

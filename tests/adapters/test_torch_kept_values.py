@@ -1,4 +1,4 @@
-"""Elements that are kept of PyTorch's tensors, and what two numbers of threads make of them."""
+"""The elements of PyTorch's tensors that are kept, and how they differ between two numbers of threads."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def recorded(folder: Path, program: Callable[[], Any], *, values: int | None = K
 
 
 def kept(folder: Path, program: Callable[[], Any]) -> list[bytes]:
-    """What was kept of each output, in order."""
+    """The elements that were kept of each output, in order."""
     return list(ValuesReader(recorded(folder, program).folder).between(0, 1000).values())
 
 
@@ -58,7 +58,7 @@ def compared(folder: Path, first: Callable[[], Any], second: Callable[[], Any], 
 
 
 def train() -> None:
-    """Two steps whose layer norm sums over more rows than one thread takes."""
+    """Train for two steps with a layer norm that sums over more rows than one thread takes."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(32, 64), nn.LayerNorm(64), nn.Linear(64, 1))
     optimizer = torch.optim.Adam(model.parameters())
@@ -73,7 +73,7 @@ def train() -> None:
     "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64, torch.int64, torch.bool]
 )
 @pytest.mark.parametrize("view", ["whole", "turned", "small"])
-def test_the_same_elements_are_kept_of_every_type_and_layout(dtype: torch.dtype, view: str, tmp_path: Path) -> None:
+def test_the_same_elements_are_kept_of_every_dtype_and_layout(dtype: torch.dtype, view: str, tmp_path: Path) -> None:
     size = (3, 4) if view == "small" else (50, 30)
     given = (torch.arange(size[0] * size[1]).reshape(size) % 200).to(dtype)
     given = given.t() if view == "turned" else given
@@ -82,24 +82,24 @@ def test_the_same_elements_are_kept_of_every_type_and_layout(dtype: torch.dtype,
     assert elements == bits(given.contiguous().reshape(-1)[places])
 
 
-def test_conjugated_tensors_are_kept_as_they_read(tmp_path: Path) -> None:
+def test_conjugated_tensors_are_kept_with_their_conjugated_values(tmp_path: Path) -> None:
     given = torch.complex(torch.ones(3), torch.arange(3.0)).conj()
     found = kept(tmp_path / "trace", lambda: given + 0)
     assert found[-1] == struct.pack("<6f", 1, 0, 1, -1, 1, -2)
 
 
-def test_memory_that_nobody_wrote_is_not_kept(tmp_path: Path) -> None:
+def test_uninitialized_memory_is_not_kept(tmp_path: Path) -> None:
     assert kept(tmp_path / "trace", lambda: torch.empty(8)) == []
 
 
-def test_nothing_is_kept_where_nobody_asked(tmp_path: Path) -> None:
+def test_nothing_is_kept_unless_it_is_requested(tmp_path: Path) -> None:
     process = recorded(tmp_path / "trace", train, values=None)
     assert not (process.folder / VALUES_FILE).exists()
     assert process.description["values"] is None
 
 
 @pytest.mark.parametrize("number", [0, -3])
-def test_fewer_than_one_is_refused(number: int, tmp_path: Path) -> None:
+def test_fewer_than_one_value_is_refused(number: int, tmp_path: Path) -> None:
     with (
         pytest.raises(UsageError, match="nothing would be kept"),
         determinism.record(tmp_path / "trace", values=number),
@@ -116,8 +116,8 @@ def test_keeping_values_changes_no_record(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("level", ["op", "module", "step"])
-def test_another_number_of_threads_is_named_and_sized(level: str, tmp_path: Path) -> None:
-    # All elements: which of them differ first depends on the processor's kernels.
+def test_a_different_number_of_threads_is_named_with_the_size_of_its_effect(level: str, tmp_path: Path) -> None:
+    # Keep all elements: which of them differ first depends on the processor's kernels.
     comparison = compared(tmp_path, with_threads(1, train), with_threads(2, train), level=level, values=1 << 18)
     values = comparison.values
     assert comparison.verdict == "different"
@@ -132,12 +132,12 @@ def test_another_number_of_threads_is_named_and_sized(level: str, tmp_path: Path
         assert all(output.elements_different for output in comparison.first_divergence.outputs)
 
 
-def test_the_same_stack_twice_is_the_same(tmp_path: Path) -> None:
+def test_the_same_number_of_threads_twice_is_the_same(tmp_path: Path) -> None:
     comparison = compared(tmp_path, with_threads(2, train), with_threads(2, train))
     assert (comparison.verdict, comparison.environment, comparison.values) == ("same", (), None)
 
 
-def test_another_seed_is_no_rounding(tmp_path: Path) -> None:
+def test_a_different_seed_does_not_look_like_rounding(tmp_path: Path) -> None:
     def draws(seed: int) -> Callable[[], Any]:
         return lambda: (torch.manual_seed(seed), torch.randn(100).sum().item())
 
@@ -146,7 +146,7 @@ def test_another_seed_is_no_rounding(tmp_path: Path) -> None:
     assert values.first.looks_like is Likeness.OTHER
 
 
-def test_what_agrees_to_three_digits_is_more_than_rounding(tmp_path: Path) -> None:
+def test_agreement_to_three_digits_is_coarser_than_rounding(tmp_path: Path) -> None:
     def scale(factor: float) -> Callable[[], Any]:
         return lambda: (torch.arange(9.0) * factor).tolist()
 
@@ -156,6 +156,6 @@ def test_what_agrees_to_three_digits_is_more_than_rounding(tmp_path: Path) -> No
     assert comparison.values.first.looks_like is Likeness.COARSER
 
 
-def test_types_without_an_op_that_picks_elements_are_a_blind_spot(tmp_path: Path) -> None:
+def test_dtypes_without_an_op_that_picks_elements_are_at_most_a_blind_spot(tmp_path: Path) -> None:
     process = recorded(tmp_path / "trace", lambda: torch.ones(100).to(torch.float8_e4m3fn))
     assert {spot["id"] for spot in process.description["blind_spots"]} <= {"values-not-kept"}

@@ -1,4 +1,4 @@
-"""Which kernel a compiler chose by timing is a fact of the run: of Inductor, of the kernels that it wrote in Triton, and of Triton's own autotuner."""
+"""Kernels that a compiler chooses by timing are facts of the run: those of Inductor, its Triton kernels, and those of Triton's own autotuner."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from determinism.frameworks.torch.compilers import KernelChoices
 
 
 class AlgorithmSelectorCache:
-    """As Inductor has it: gives the node of a choice, and the choice."""
+    """Like Inductor's class: returns the node of a choice, and the choice."""
 
     def __call__(self, name: str, choices: list[Any], inputs: list[Any], layout: Any) -> Any:
         best = min(choices, key=lambda choice: choice.seconds)
@@ -84,36 +84,36 @@ ATEN = ExternKernelCaller(name="mm", description="", seconds=2.0)
 TEMPLATE = CppTemplateCaller(name="cpp_packed_gemm_3", description="", seconds=1.0)
 
 
-def test_the_choice_of_inductor_is_noted_by_the_work_and_without_the_number_of_the_candidate(
+def test_the_choice_of_inductor_is_noted_with_op_and_shapes_but_without_its_number(
     compilers: KernelChoices,
 ) -> None:
     assert select(ATEN, TEMPLATE)[1] is TEMPLATE
     assert compilers.facts() == {"kernel chosen for mm of 64x96, 96x8 by Inductor": "cpp_packed_gemm"}
 
 
-def test_the_kernel_of_aten_is_called_so(compilers: KernelChoices) -> None:
+def test_the_kernel_of_aten_is_named_as_such(compilers: KernelChoices) -> None:
     select(ATEN)
     assert list(compilers.facts().values()) == ["mm (ATen)"]
 
 
-def test_a_choice_that_inductor_puts_off_is_none_yet(compilers: KernelChoices) -> None:
+def test_a_choice_that_inductor_defers_is_not_noted(compilers: KernelChoices) -> None:
     assert select(ATEN, TEMPLATE, layout="deferred")[1] is None
     assert compilers.facts() == {}
 
 
-def test_what_the_recorder_does_not_understand_reaches_the_program(compilers: KernelChoices) -> None:
+def test_an_unknown_choice_still_reaches_the_program(compilers: KernelChoices) -> None:
     odd = SimpleNamespace(seconds=0.0)
     assert select(odd)[1] is odd
     assert compilers.facts() == {}
 
 
-def test_the_configuration_of_a_kernel_of_inductor_in_triton_is_noted(compilers: KernelChoices) -> None:
+def test_the_configuration_of_a_triton_kernel_of_inductor_is_noted(compilers: KernelChoices) -> None:
     tuner = sys.modules[torch_compilers.HEURISTICS].CachingAutotuner()
     tuner.autotune_to_one_config()
     assert compilers.facts() == {"kernel chosen for triton_red_fused_sum_0 by Inductor": "XBLOCK: 8, num_warps: 4"}
 
 
-def test_what_triton_chose_for_each_key_is_noted(compilers: KernelChoices) -> None:
+def test_the_choice_of_triton_for_each_key_is_noted(compilers: KernelChoices) -> None:
     def l2norm() -> None: ...
 
     tuner = sys.modules[torch_compilers.AUTOTUNER].Autotuner(l2norm)
@@ -125,7 +125,7 @@ def test_what_triton_chose_for_each_key_is_noted(compilers: KernelChoices) -> No
     assert compilers.facts() == {}, "the recorder keeps no function alive"
 
 
-def test_the_names_that_are_watched_are_those_of_this_version() -> None:
+def test_the_watched_names_exist_in_this_version() -> None:
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner as Heuristics
     from torch._inductor.select_algorithm import AlgorithmSelectorCache as Selection
 
@@ -149,7 +149,7 @@ class _Asked:
 
 
 @pytest.mark.parametrize(("times", "version"), [(1, "12.8.93"), (0, None)])
-def test_ptxas_is_asked_for_only_where_triton_has_used_it(
+def test_ptxas_is_queried_only_if_triton_has_used_it(
     times: int, version: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = ModuleType("triton.backends.nvidia.compiler")

@@ -1,4 +1,4 @@
-"""A view that differs: an index is an argument, the same views in another order are an order."""
+"""Views that differ: a different index is an argument, the same views in a different order are an order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def kind(comparison: Comparison) -> Kind | None:
     return comparison.first_divergence.kind
 
 
-def test_another_row_is_an_argument(tmp_path: Path) -> None:
+def test_a_different_row_is_an_argument(tmp_path: Path) -> None:
     comparison = compared(tmp_path, ([1, 5], [1, 7]))
 
     assert kind(comparison) is Kind.ARGUMENT
@@ -36,7 +36,7 @@ def test_another_row_is_an_argument(tmp_path: Path) -> None:
     assert "from element 20 on, run 2 shape [4] from element 28 on" in comparison.first_divergence.detail
 
 
-def test_the_same_rows_in_another_order_are_an_order(tmp_path: Path) -> None:
+def test_the_same_rows_in_a_different_order_are_an_order(tmp_path: Path) -> None:
     assert kind(compared(tmp_path, ([1, 5, 7], [5, 7, 1]))) is Kind.ORDER
 
 

@@ -1,4 +1,4 @@
-"""What is kept about PyTorch holds for the PyTorch that is installed: its docstring, its names, its refusals, its races."""
+"""The knowledge about PyTorch agrees with the installed version: its docstring, names, refusals and races."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INDICES = 1 << 19
 """From 2^15 on the work is divided among threads."""
 RUNS = 60
 SECONDS = 60
-"""How long to wait for a difference: on a busy machine two threads seldom run at the same time."""
+"""How long to wait for a difference: on a busy machine two threads rarely run at the same time."""
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def deterministic() -> Iterator[None]:
 
 @pytest.fixture
 def two_threads() -> Iterator[None]:
-    """Two threads, whose order is what varies."""
+    """Two threads, whose order varies."""
     threads = torch.get_num_threads()
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("threads race only on two or more processors")
@@ -48,7 +48,7 @@ def two_threads() -> Iterator[None]:
 
 
 def kept(name: str, device: str) -> set[tuple[str | None, str | None]]:
-    """The verdicts that are kept for the installed version."""
+    """The stored verdicts for the installed version."""
     answers = status(name, framework="torch", version=torch.__version__, device=device)
     return {(one.default, one.deterministic) for answer in answers for one in answer.statuses}
 
@@ -88,7 +88,7 @@ def resolved(name: str) -> bool:
     return True
 
 
-def test_names_are_those_of_pytorch() -> None:
+def test_names_exist_in_pytorch() -> None:
     answers = status(framework="torch", version=torch.__version__)
     names = {name for answer in answers for name in (answer.op.name, *answer.op.names)}
     public = sorted(name for name in names if name.startswith("torch.") and " " not in name)
@@ -129,7 +129,7 @@ REFUSALS: list[tuple[str, str, Callable[[str], object]]] = [
 
 @pytest.mark.parametrize(("name", "device", "call"), REFUSALS, ids=[f"{name}-{device}" for name, device, _ in REFUSALS])
 @pytest.mark.filterwarnings("ignore")
-def test_ops_that_refuse_without_a_gpu(
+def test_ops_raise_without_a_gpu_as_documented(
     name: str, device: str, call: Callable[[str], object], deterministic: None
 ) -> None:
     with pytest.raises(RuntimeError, match="does not have a deterministic implementation") as refused:
@@ -141,12 +141,12 @@ def test_ops_that_refuse_without_a_gpu(
     ]
 
 
-def test_integers_are_not_refused_by_histc(deterministic: None) -> None:
+def test_histc_accepts_integers(deterministic: None) -> None:
     torch.ones(8, device="meta", dtype=torch.int32).histc()
     assert (None, "deterministic") in kept("torch.histc", "cuda")
 
 
-def test_memory_that_nobody_wrote_is_filled(deterministic: None) -> None:
+def test_uninitialized_memory_is_filled(deterministic: None) -> None:
     assert torch.empty(1000).isnan().all()
     assert ("nondeterministic", "deterministic") in kept("torch.empty", "cpu")
 
@@ -177,7 +177,7 @@ def distinct(call: Callable[[], torch.Tensor]) -> int:
 
 
 def varies(call: Callable[[], torch.Tensor]) -> bool:
-    """Whether a call gives different results before time is up."""
+    """Whether a call gives different results within the time limit."""
     first, until = call().numpy().tobytes(), monotonic() + SECONDS
     while monotonic() < until:
         if call().numpy().tobytes() != first:
@@ -186,19 +186,19 @@ def varies(call: Callable[[], torch.Tensor]) -> bool:
 
 
 @pytest.mark.parametrize("which", racing())
-def test_ops_that_vary_on_the_cpu(which: str, two_threads: None) -> None:
+def test_racing_ops_vary_on_the_cpu(which: str, two_threads: None) -> None:
     name, call = racing()[which]
     assert varies(call)
     assert ("nondeterministic", "deterministic") in kept(name, "cpu")
 
 
 @pytest.mark.parametrize("which", racing())
-def test_ops_that_vary_repeat_in_deterministic_mode(which: str, two_threads: None, deterministic: None) -> None:
+def test_racing_ops_repeat_in_deterministic_mode(which: str, two_threads: None, deterministic: None) -> None:
     assert distinct(racing()[which][1]) == 1
 
 
 @pytest.mark.parametrize("which", racing())
-def test_ops_that_vary_repeat_with_one_thread(which: str) -> None:
+def test_racing_ops_repeat_with_one_thread(which: str) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -208,7 +208,7 @@ def test_ops_that_vary_repeat_with_one_thread(which: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["scatter_add_", "index_add_"])
-def test_ops_that_do_not_vary_on_the_cpu(name: str, two_threads: None) -> None:
+def test_scatter_add_and_index_add_do_not_vary_on_the_cpu(name: str, two_threads: None) -> None:
     generator = torch.Generator().manual_seed(0)
     values = torch.randn(INDICES, generator=generator)
     index = torch.randint(0, 16, (INDICES,), generator=generator)
@@ -216,7 +216,7 @@ def test_ops_that_do_not_vary_on_the_cpu(name: str, two_threads: None) -> None:
     assert ("deterministic", "deterministic") in kept(f"torch.Tensor.{name}", "cpu")
 
 
-def test_ops_that_draw_are_those_that_pytorch_tags() -> None:
+def test_ops_that_pytorch_tags_as_random_depend_on_a_seed() -> None:
     schemas = [schema for schema in torch._C._jit_get_all_schemas() if schema.name.startswith("aten::")]
     tagged = {schema.name for schema in schemas if torch.Tag.nondeterministic_seeded in tags(schema)}
     assert len(tagged) > 60
@@ -234,7 +234,7 @@ def tags(schema: torch.FunctionSchema) -> list[torch.Tag]:
 
 
 @pytest.mark.parametrize("page", ["recipes.md", "knowledge.md"])
-def test_code_of_the_pages_runs(page: str, tmp_path: Path) -> None:
+def test_the_code_on_the_pages_runs(page: str, tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     assert blocks
@@ -245,7 +245,7 @@ def test_code_of_the_pages_runs(page: str, tmp_path: Path) -> None:
         assert finished.returncode == 0, finished.stderr
 
 
-def test_every_patch_is_named_beside_its_op_and_every_name_is_a_patch() -> None:
+def test_the_patches_named_with_ops_are_those_of_the_catalogue() -> None:
     named = {patch for answer in status(framework="torch") for patch in answer.op.patches}
 
     assert named == {patch.identity for patch in PATCHES}

@@ -1,4 +1,4 @@
-"""A copy to the host that may still be under way when its op returns has no digest yet; every other copy has one."""
+"""A copy to the host that may be unfinished when its op returns has no digest; every other copy has one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HOST, GPU = (SimpleNamespace(device=torch.device(name)) for name in ("cpu", "cud
         (TO, (GPU,), {"dtype": torch.float16, "non_blocking": True}, False),
     ],
 )
-def test_only_copies_to_the_host_that_nobody_waits_for_are_late(
+def test_only_non_blocking_copies_from_a_gpu_to_the_host_are_asynchronous(
     traits: Any, args: Any, kwargs: Any, is_late: bool
 ) -> None:
     assert as_called(traits, args, kwargs).is_asynchronous == is_late

@@ -1,4 +1,4 @@
-"""What counts as read: each rule both ways, once with a difference that is dead and once with one that is live."""
+"""Which values count as read: each rule with a dead difference and with a live one."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_write_in_place_that_uses_its_target_reads_it(write: str, tmp_path: Path
     assert_live(function, tmp_path, Kind.ARGUMENT, "aten::full")
 
 
-def test_partial_write_leaves_the_rest(tmp_path: Path) -> None:
+def test_partial_write_covers_only_its_part(tmp_path: Path) -> None:
     def dead() -> Any:
         x = differing(4)
         x[:2] = 1
@@ -107,7 +107,7 @@ def test_partial_write_leaves_the_rest(tmp_path: Path) -> None:
     assert_dead(covered, tmp_path / "covered")
 
 
-def test_difference_beside_an_op_that_reads_and_writes_one_part(tmp_path: Path) -> None:
+def test_difference_next_to_a_part_that_an_op_rewrites_is_live(tmp_path: Path) -> None:
     def live() -> Any:
         x = torch.zeros(3, 3)
         x[1].copy_(differing(3))
@@ -117,7 +117,7 @@ def test_difference_beside_an_op_that_reads_and_writes_one_part(tmp_path: Path) 
     assert_live(live, tmp_path, Kind.ARGUMENT, "aten::full")
 
 
-def test_differing_part_of_a_tensor_that_is_not_read(tmp_path: Path) -> None:
+def test_difference_in_a_part_that_is_not_read_is_dead(tmp_path: Path) -> None:
     def function() -> Any:
         x = torch.zeros(4)
         x[2].copy_(differing(1)[0])
@@ -186,7 +186,7 @@ def test_detached_difference_that_flows_into_a_gradient_by_autograd_is_live(tmp_
     assert_live(function, tmp_path, Kind.RNG, "aten::rand")
 
 
-def test_difference_in_a_part_that_an_op_lost_is_absorbed(tmp_path: Path) -> None:
+def test_difference_that_an_op_maps_to_an_equal_result_is_absorbed(tmp_path: Path) -> None:
     """The op's equal result does not show that it read equal elements."""
 
     def function() -> Any:
@@ -195,7 +195,7 @@ def test_difference_in_a_part_that_an_op_lost_is_absorbed(tmp_path: Path) -> Non
     assert assert_live(function, tmp_path, Kind.ARGUMENT, "aten::full").absorbed
 
 
-def test_part_that_was_copied_with_an_equal_result_held_equal_elements(tmp_path: Path) -> None:
+def test_difference_outside_a_part_that_was_copied_equally_is_dead(tmp_path: Path) -> None:
     def function() -> Any:
         return torch.tensor([float(next(runs)), 1.0])[1:].clone().exp()
 

@@ -1,4 +1,4 @@
-"""Where a difference is read for good: escapes, what a program keeps, and records that only one run made."""
+"""Uses that make a difference live: escapes, values that a program keeps, and records that only one run has."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_escapes_are_live(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ESCAPES)
-def test_escapes_of_equal_values_are_no_difference(name: str, tmp_path: Path) -> None:
+def test_escapes_of_equal_values_are_not_a_difference(name: str, tmp_path: Path) -> None:
     def function() -> Any:
         noise(3)
         ESCAPES[name](torch.arange(3.0))
@@ -87,7 +87,7 @@ class Kept(nn.Module):
 
 
 @pytest.mark.parametrize("what", ["parameter", "unused parameter", "gradient", "buffer", "optimizer state"])
-def test_what_a_program_keeps_is_live(what: str, tmp_path: Path) -> None:
+def test_values_that_a_program_keeps_are_live(what: str, tmp_path: Path) -> None:
     def function() -> Any:
         net = Kept()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
@@ -108,7 +108,7 @@ def test_what_a_program_keeps_is_live(what: str, tmp_path: Path) -> None:
     assert comparison.first_visible is not None and comparison.first_visible.step == 1
 
 
-def test_parameter_that_is_written_over_within_a_step_is_dead(tmp_path: Path) -> None:
+def test_a_parameter_overwritten_within_a_step_is_dead(tmp_path: Path) -> None:
     def function() -> Any:
         net = Kept()
         with torch.no_grad():
@@ -121,7 +121,7 @@ def test_parameter_that_is_written_over_within_a_step_is_dead(tmp_path: Path) ->
     assert_dead(function, tmp_path)
 
 
-def test_tensor_that_is_dropped_before_the_end_of_a_step_is_dead(tmp_path: Path) -> None:
+def test_a_tensor_freed_before_the_end_of_a_step_is_dead(tmp_path: Path) -> None:
     def function() -> Any:
         net = Kept()
         other = Kept()
@@ -163,7 +163,7 @@ def test_extra_record_whose_result_reaches_a_parameter_is_structure(tmp_path: Pa
     assert comparison.first_divergence.op.startswith("aten::mul")
 
 
-def test_extra_write_into_what_is_read_later_is_structure(tmp_path: Path) -> None:
+def test_an_extra_write_to_a_tensor_that_is_read_later_is_structure(tmp_path: Path) -> None:
     def function() -> Any:
         x = torch.arange(3.0)
         if in_one_run():
@@ -183,7 +183,7 @@ def test_extra_random_draw_that_shifts_the_others_is_structure(tmp_path: Path) -
     assert_live(function, tmp_path, Kind.STRUCTURE, "aten::rand")
 
 
-def test_extra_random_draw_after_the_last_one_that_counts_is_dead(tmp_path: Path) -> None:
+def test_an_extra_random_draw_after_the_last_relevant_one_is_dead(tmp_path: Path) -> None:
     def function() -> Any:
         torch.manual_seed(0)
         x = torch.rand(3)

@@ -1,4 +1,4 @@
-"""The losses of PyTorch programs as numbers: what a backward was started from, and what `item()` gave."""
+"""The losses of PyTorch programs as numbers: where a backward started, and the results of `item()`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def recorded(folder: Path, program: Callable[[], Any], **options: Any) -> Proces
 
 
 def train(num_steps: int = 3, dtype: torch.dtype = torch.float32, *, reads: bool = False) -> list[float]:
-    """Losses of a small training."""
+    """Train a small model; returns its losses."""
     torch.manual_seed(0)
     model = nn.Linear(4, 1, dtype=dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -51,26 +51,26 @@ def test_each_step_has_its_loss(level: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_losses_of_every_precision(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_losses_of_every_precision_are_kept(dtype: torch.dtype, tmp_path: Path) -> None:
     assert shown(recorded(tmp_path, lambda: train(dtype=dtype))) == train(dtype=dtype)
 
 
-def test_what_item_gives_is_kept_with_what_it_was_read_from(tmp_path: Path) -> None:
+def test_the_result_of_item_is_kept_with_its_producer(tmp_path: Path) -> None:
     numbers = recorded(tmp_path, lambda: train(reads=True)).numbers
     meant = [numbers[numbers["meaning"] == meaning] for meaning in (Meaning.LOSS, Meaning.READ)]
     assert [rows["value"].tolist() for rows in meant] == [train()] * 2
     assert meant[0]["producer"].tolist() == meant[1]["producer"].tolist()
 
 
-def test_a_loss_that_is_not_at_hand_is_known_by_what_was_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_loss_that_is_not_available_is_known_from_item(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from determinism.frameworks.torch import hooks
 
-    # As on a GPU, which is not waited for.
+    # As on a GPU, for which the recorder does not wait.
     monkeypatch.setattr(hooks, "_number", lambda loss: None)
     assert shown(recorded(tmp_path, lambda: train(reads=True))) == train()
 
 
-def test_a_loss_of_several_elements_is_not_known(tmp_path: Path) -> None:
+def test_a_loss_of_several_elements_is_unknown(tmp_path: Path) -> None:
     def program() -> None:
         model = nn.Linear(4, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -82,7 +82,7 @@ def test_a_loss_of_several_elements_is_not_known(tmp_path: Path) -> None:
     assert losses([(process, process)]) is None
 
 
-def test_a_loss_that_is_no_number_is_kept_as_it_is(tmp_path: Path) -> None:
+def test_a_loss_that_is_nan_is_kept(tmp_path: Path) -> None:
     def program() -> None:
         weight = nn.Parameter(torch.ones(1))
         optimizer = torch.optim.SGD([weight], lr=0.1)
@@ -92,12 +92,12 @@ def test_a_loss_that_is_no_number_is_kept_as_it_is(tmp_path: Path) -> None:
     assert math.isnan(recorded(tmp_path, program).numbers["value"][0])
 
 
-def test_reading_the_loss_is_no_record(tmp_path: Path) -> None:
+def test_reading_the_loss_is_not_recorded(tmp_path: Path) -> None:
     process = recorded(tmp_path, train)
     assert "aten::_local_scalar_dense" not in process.names.texts(0)  # type: ignore[arg-type]
 
 
-def test_whole_numbers_and_flags_are_no_losses(tmp_path: Path) -> None:
+def test_integers_and_booleans_are_not_losses(tmp_path: Path) -> None:
     def program() -> None:
         torch.ones(3).sum().bool().item()
         torch.ones(3, dtype=torch.int64).sum().item()

@@ -1,4 +1,4 @@
-"""Where the library comes from that records below Python: it is built once, used where it was tested, and its absence has a reason."""
+"""The library of the native recorder: it is built once, used on tested platforms, and its absence has a reason."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.torch_runs import compare_program
 
 @pytest.fixture(autouse=True)
 def choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is chosen but by the test."""
+    """Remove the choices of the environment, so that only the test chooses."""
     monkeypatch.delenv("DETERMINISM_RECORDER", raising=False)
     monkeypatch.delenv("CXX", raising=False)
 
 
 def pytorch(monkeypatch: pytest.MonkeyPatch, **facts: Any) -> None:
-    """Let another PyTorch be there, with the Python that was tested."""
+    """Pretend that a different PyTorch is installed, on a tested Python and machine."""
     found = library._pytorch()
     monkeypatch.setattr(library, "_pytorch", lambda: found._replace(**facts))
     monkeypatch.setattr(platform, "python_version", lambda: "3.11.7")
@@ -38,7 +38,7 @@ def pytorch(monkeypatch: pytest.MonkeyPatch, **facts: Any) -> None:
 
 
 def why_not_native() -> str:
-    """Why a session would take the Python recorder."""
+    """The reason why a session would use the Python recorder."""
     recorder, reason = recorder_for(Level.OP, paranoid=False)
     assert (recorder.name == "native") == (not reason)
     return reason
@@ -59,7 +59,7 @@ def test_the_python_recorder_takes_over_and_the_report_says_why(
 
 
 @pytest.mark.native_recorder
-def test_it_is_used_where_it_was_tested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_native_recorder_is_used_on_a_tested_platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "TESTED", (library._minor(torch.__version__),))
     monkeypatch.setattr(library, "TESTED_PYTHON", (library._minor(platform.python_version()),))
     monkeypatch.setattr(library, "_X86_64", (platform.machine(),))
@@ -76,7 +76,7 @@ def test_it_is_used_where_it_was_tested(tmp_path: Path, monkeypatch: pytest.Monk
         ({"version": "2.13.0"}, "3.11.7", "aarch64", "on aarch64"),
     ],
 )
-def test_where_it_was_not_tested_it_must_be_asked_for(
+def test_on_an_untested_platform_it_must_be_requested(
     facts: dict[str, Any], python: str, machine: str, named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytorch(monkeypatch, **facts)
@@ -94,12 +94,12 @@ def test_where_it_was_not_tested_it_must_be_asked_for(
         (("hip",), "kfd-old", True),
         (("hip",), None, True),
         ((), "kfd", True),
-        # Of NVIDIA.
+        # NVIDIA's device file.
         ((), "nvidia0", True),
         (("xpu",), "dri/renderD128", False),
     ],
 )
-def test_where_pytorch_may_use_a_gpu_that_was_not_tested_it_must_be_asked_for(
+def test_if_pytorch_may_use_an_untested_gpu_it_must_be_requested(
     drives: tuple[str, ...], file: str | None, is_tested: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytorch(monkeypatch, version="2.13.0", drives=drives)
@@ -113,7 +113,7 @@ def test_where_pytorch_may_use_a_gpu_that_was_not_tested_it_must_be_asked_for(
         assert "not tested with GPUs of AMD and Intel" in why_not_native()
 
 
-def test_it_is_not_used_where_the_other_one_is_chosen_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_not_used_if_another_or_an_unknown_recorder_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DETERMINISM_RECORDER", "python")
     assert why_not_native() == "DETERMINISM_RECORDER=python chooses it"
     monkeypatch.setenv("DETERMINISM_RECORDER", "rust")
@@ -130,7 +130,7 @@ open(sys.argv[sys.argv.index("-o") + 1], "wb").close()
 
 
 def compiler(folder: Path, code: str) -> Path:
-    """A compiler that does what it is told."""
+    """Write an executable that acts as the compiler."""
     path = folder / "g++"
     path.write_text(code)
     path.chmod(0o755)
@@ -138,7 +138,7 @@ def compiler(folder: Path, code: str) -> Path:
 
 
 def start_building(tmp_path: Path, path: Path, *, choice: str = "native") -> subprocess.Popen[str]:
-    """Start what the launcher starts before a program: with a cache of its own, and the compilers of one folder."""
+    """Start the build as the launcher does before a program, with a separate cache and only the compilers of one folder."""
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": str(path)}
     environment["DETERMINISM_RECORDER"] = choice
     builder = str(Path(record.__file__).with_name("inspection_child.py"))
@@ -146,7 +146,7 @@ def start_building(tmp_path: Path, path: Path, *, choice: str = "native") -> sub
 
 
 @pytest.mark.native_recorder
-def test_two_processes_that_begin_at_once_build_it_once(tmp_path: Path) -> None:
+def test_two_processes_that_start_together_build_it_once(tmp_path: Path) -> None:
     log, folder = tmp_path / "log", tmp_path / "bin"
     folder.mkdir()
     compiler(folder, COMPILER.format(python=sys.executable, log=str(log)))
@@ -165,7 +165,7 @@ def test_two_processes_that_begin_at_once_build_it_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.native_recorder
-def test_a_folder_for_a_wheel_keeps_libraries_for_other_versions_and_none_of_other_sources(
+def test_a_wheel_folder_keeps_libraries_of_other_versions_but_not_of_other_sources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def compiled(folder: Path, tools: Any, say: Callable[[str], None]) -> Path:
@@ -181,14 +181,14 @@ def test_a_folder_for_a_wheel_keeps_libraries_for_other_versions_and_none_of_oth
     assert set(tmp_path.glob("*.so")) == {kept, built}
 
 
-def test_it_is_said_why_it_cannot_be_built(tmp_path: Path) -> None:
+def test_the_reason_for_a_failed_build_is_printed_if_it_was_requested(tmp_path: Path) -> None:
     process = start_building(tmp_path, tmp_path)
 
     assert "The native recorder cannot be built: no C++ compiler was found" in process.communicate()[1]
     assert process.returncode == 3
 
 
-def test_nothing_is_said_where_it_cannot_be_built_and_nobody_asked_for_it(tmp_path: Path) -> None:
+def test_nothing_is_printed_if_it_cannot_be_built_and_was_not_requested(tmp_path: Path) -> None:
     process = start_building(tmp_path, tmp_path, choice="")
 
     assert process.communicate()[1] == ""
@@ -203,7 +203,7 @@ sys.exit("observer.cpp:1: error: no such thing")
 
 
 @pytest.mark.native_recorder
-def test_a_compiler_that_failed_is_not_asked_again_at_each_start(
+def test_a_compiler_that_failed_is_not_tried_again_at_every_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "log"
@@ -219,13 +219,13 @@ def test_a_compiler_that_failed_is_not_asked_again_at_each_start(
     with pytest.raises(library.NotNative, match=r"g\+\+ failed: .* -m determinism.* tries again"):
         library.load()
 
-    # Another compiler may do better.
+    # A different compiler is tried.
     path.rename(tmp_path / "clang++")
     with pytest.raises(library.NotNative, match=r"clang\+\+ failed"):
         library.build(said.append, again=False)
 
 
-def test_that_a_build_failed_is_said_before_the_program_runs(
+def test_a_failed_build_is_reported_before_the_program_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def failing(*arguments: Any, **keywords: Any) -> Path:
@@ -241,7 +241,7 @@ def test_that_a_build_failed_is_said_before_the_program_runs(
 
 
 @pytest.mark.native_recorder
-def test_a_build_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
+def test_an_interrupted_build_leaves_no_library(tmp_path: Path) -> None:
     log = tmp_path / "log"
     compiler(tmp_path, COMPILER.format(python=sys.executable, log=str(log)).replace("0.2", "60"))
     process = start_building(tmp_path, tmp_path)
@@ -255,7 +255,7 @@ def test_a_build_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "cache" / "determinism" / "native").iterdir()] == [".lock"]
 
 
-def test_a_library_that_others_may_write_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_other_users_can_write_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder = tmp_path / "determinism" / "native"
     folder.mkdir(parents=True, mode=0o700)
@@ -267,7 +267,7 @@ def test_a_library_that_others_may_write_is_not_loaded(tmp_path: Path, monkeypat
     assert library.find() is None
 
 
-def test_a_library_for_another_version_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_for_a_different_version_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = library._key()
     found = library._pytorch()
     monkeypatch.setattr(library, "_pytorch", lambda: found._replace(version="2.99.0"))

@@ -1,4 +1,4 @@
-"""Programs that do something special while the native recorder records them: nothing is left out, and nothing is disturbed."""
+"""Special programs under the native recorder: nothing is left out, and nothing is disturbed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.native_recorder
 
 @pytest.fixture
 def ranks(tmp_path: Path) -> Iterator[None]:
-    """A group of one rank."""
+    """Provide a process group of one rank."""
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     yield
     dist.destroy_process_group()
@@ -69,14 +69,14 @@ def sharded_parameters() -> Any:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("program", [data_parallel, sharded_tensors, sharded_parameters], ids=lambda it: it.__name__)
-def test_both_recorders_make_the_same_records_of_what_ranks_share(
+def test_both_recorders_make_the_same_records_of_distributed_programs(
     program: Callable[[], Any], tmp_path: Path, ranks: None
 ) -> None:
     assert_same_records(program, tmp_path)
 
 
 def several_threads() -> Any:
-    """Threads of which one ends while others go on, each after the other has made an op."""
+    """Run threads that start together and end one by one while others still run ops."""
     made: dict[int, Tensor] = {}
     turns = threading.Barrier(3)
 
@@ -96,11 +96,11 @@ def several_threads() -> Any:
     return [made[number] for number in range(3)]
 
 
-def test_threads_that_end_while_others_record_leave_whole_records(tmp_path: Path) -> None:
+def test_threads_that_end_while_others_are_recorded_have_complete_records(tmp_path: Path) -> None:
     counts = []
     for recorder in ("python", "native"):
         record_with(recorder, several_threads, tmp_path / recorder)
-        # The engine adds up gradients in place where no mode is active.
+        # The autograd engine accumulates gradients in place if no mode is active.
         ops = [
             line.split()[2].partition("(")[0].replace("add_.", "add.")
             for line in record_lines(tmp_path / recorder)
@@ -116,11 +116,11 @@ FORKS = 20
 
 
 def forking_while_threads_draw() -> None:
-    """Children that draw, each forked while threads draw from the same generator."""
+    """Fork children that draw, while threads draw from the same generator."""
     stop = threading.Event()
 
     def draw() -> None:
-        # Of nothing: PyTorch itself then takes no lock that the child could find held.
+        # An empty tensor: PyTorch itself then takes no lock that a child could find held.
         nothing = torch.empty(0)
         while not stop.is_set():
             nothing.normal_()
@@ -142,7 +142,7 @@ def forking_while_threads_draw() -> None:
 
 
 def has_ended(child: int) -> bool:
-    """Whether a child ends within a minute; else it is killed."""
+    """Whether a child ends within a minute; otherwise it is killed."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if os.waitpid(child, os.WNOHANG)[0]:
@@ -153,7 +153,7 @@ def has_ended(child: int) -> bool:
     return False
 
 
-def test_a_child_that_is_forked_while_threads_draw_finds_no_lock_held(tmp_path: Path) -> None:
+def test_a_child_forked_while_threads_draw_does_not_hang(tmp_path: Path) -> None:
     record_with("native", forking_while_threads_draw, tmp_path / "trace")
 
     children = [
@@ -161,18 +161,18 @@ def test_a_child_that_is_forked_while_threads_draw_finds_no_lock_held(tmp_path: 
     ]
     assert len(children) == FORKS
     assert {process.description["recorder"] for process in children} == {"native"}
-    # `ones`, and what draws from it.
+    # `ones` and `normal_`.
     assert [sum(chunk.rows for chunk in process.chunks()) for process in children] == [2] * FORKS
 
 
 @pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning")
-def test_the_profiler_sees_what_it_sees_without_recording(tmp_path: Path) -> None:
+def test_the_profiler_sees_the_same_ops_as_without_recording(tmp_path: Path) -> None:
     def profiled() -> list[str]:
         x = torch.ones(4, 6)
         net = mlp()
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profiler:
             net(x).sum().backward()
-            # What our own ops are needed for: a copy of what lies in strips, the state of a generator, a new layout, a value.
+            # The recorder needs ops of its own for a copy of strided memory, a generator's state, a new layout and a value.
             x[:, ::2].mul_(torch.rand(4, 3))
             x.to_sparse().sum().item()
         return [event.name for event in profiler.events() if event.name.startswith("aten::")]
@@ -186,7 +186,7 @@ def test_the_profiler_sees_what_it_sees_without_recording(tmp_path: Path) -> Non
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_a_compiler_makes_the_graphs_that_it_makes_without_recording(backend: str, tmp_path: Path) -> None:
+def test_a_compiler_makes_the_same_graphs_as_without_recording(backend: str, tmp_path: Path) -> None:
     def compiled() -> dict[str, Any]:
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
@@ -249,8 +249,8 @@ def test_both_recorders_make_the_same_records(program: Callable[[], Any], tmp_pa
     assert assert_same_records(program, tmp_path) == expected
 
 
-def test_an_op_that_is_defined_anew_is_recorded_as_it_is_now(tmp_path: Path) -> None:
-    """As when the cell of a notebook that defines it runs again."""
+def test_a_redefined_op_is_recorded_with_its_new_definition(tmp_path: Path) -> None:
+    """As happens if the notebook cell that defines it runs again."""
 
     def defined(schema: str, function: Callable[..., Any], *arguments: Any) -> None:
         with torch.library._scoped_library("determinism_test", "DEF") as scoped:
@@ -272,7 +272,7 @@ def test_an_op_that_is_defined_anew_is_recorded_as_it_is_now(tmp_path: Path) -> 
 
 
 def assert_same_records(program: Callable[[], Any], folder: Path) -> str:
-    """Both recorders make the same records, of the same result, which is returned."""
+    """Assert that both recorders make the same records and get the same result, which is returned."""
     results = set()
     for recorder in ("python", "native"):
         torch.manual_seed(1)

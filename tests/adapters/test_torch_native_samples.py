@@ -1,4 +1,4 @@
-"""The native recorder makes the records of the Python recorder for PyTorch's own samples, and no odd argument of an op breaks it."""
+"""The native recorder makes the same records as the Python recorder for PyTorch's own samples, and odd arguments of ops do not break it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ FORMULAS = {
     "nn_functional_ctc_loss", "nn_functional_scaled_dot_product_attention", "ormqr", "pinverse", "polar", "prod", "quantile",
     "sort", "take", "take_along_dim", "topk", "trace",
 }  # fmt: skip
-"""Ops of which a mode changes a formula: only the native recorder sees what runs."""
+"""Ops whose formulas change under a mode: only the native recorder sees what runs."""
 CONJUGATED = {"fft_hfft", "fft_hfft2", "fft_hfftn", "fft_ifft", "fft_ihfft", "fft_ihfft2", "fft_ihfftn"}
-"""A mode sees the copy that a conjugated view is turned into."""
+"""A mode sees the copy that a conjugated view is resolved to."""
 CUSTOM = {"nn_functional_linear_cross_entropy_chunked", "nn_functional_linear_cross_entropy_chunked_none"}
 """The leaf that ends the phase `init` is read by a custom op, which runs without gradients below a mode."""
 SLICES = 24
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.native_recorder
 
 @pytest.fixture
 def every_warning() -> Any:
-    """Warnings that come once in a process would come only in the first of two runs."""
+    """Repeat warnings: those shown once per process would appear only in the first of two runs."""
     torch.set_warn_always(True)
     yield
     torch.set_warn_always(False)
@@ -86,7 +86,7 @@ def record_cases(recorder: str, cases: Sequence[Case], folder: Path) -> list[Any
 
 
 def lines(folder: Path) -> list[str]:
-    """Records without their numbers; the engine adds up gradients in place where no mode is active."""
+    """Records without their numbers; the engine accumulates gradients in place if no mode is active."""
     numbered = record_lines(folder)
     assert numbered
     named = [re.sub(r"^(\d+ OP add)_(\.Tensor\(\) .* BACKWARD )", r"\1\2", line) for line in numbered]
@@ -95,7 +95,7 @@ def lines(folder: Path) -> list[str]:
 
 @pytest.mark.thorough("samples")
 def test_odd_arguments_of_ops_break_nothing() -> None:
-    """In a process of its own, which must end by itself: a crash would take these tests with it."""
+    """Run in a separate process, which must end normally: a crash would end these tests too."""
     program = Path(__file__).parents[1] / "torch_odd_arguments.py"
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=600, check=False)
 

@@ -1,4 +1,4 @@
-"""Deterministic training compares as the same, though it logs, evaluates and saves by the clock."""
+"""Deterministic training compares as the same, even if it logs, evaluates and saves depending on the clock."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_same(function: Callable[[], Any], tmp_path: Path) -> None:
 
 
 def train(report: Callable[..., Any], steps: int = 4) -> Any:
-    """Training that reports what it wants to at every step."""
+    """Train, calling `report` in every step."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.ReLU(), nn.Linear(8, 1))
     optimizer = torch.optim.Adam(net.parameters())
@@ -49,7 +49,7 @@ def train(report: Callable[..., Any], steps: int = 4) -> Any:
 
 
 def every_other_run() -> bool:
-    """Stands for a clock: true in every second run."""
+    """True in every second run, as a condition on the clock may be."""
     return next(runs) % 2 == 0
 
 
@@ -61,7 +61,7 @@ def logging_by_the_clock() -> Any:
         if (step % 2 == 0) == moment:
             print(loss.item(), (net(x).detach() > 0).float().mean().item())
 
-    # The forward of the log draws random numbers for the dropout, so it must not be in training mode.
+    # In training mode, the forward for the log would draw random numbers for dropout.
     return train(lambda step, loss, x, net: (net.eval(), report(step, loss, x, net), net.train()))
 
 
@@ -134,7 +134,7 @@ def times_printed() -> Any:
 
 @program
 def retries_until_it_works() -> Any:
-    """A loop of waiting: how often it goes round depends on the clock, and its tensors reach nothing."""
+    """Wait in a loop whose number of iterations depends on the clock, and whose tensors nothing reads."""
     count = 1 + 3 * every_other_run()
     for _ in range(count):
         torch.zeros(2).add_(1)

@@ -1,4 +1,4 @@
-"""Deterministic training compares as the same: optimizers, and what is done around a step."""
+"""Deterministic training compares as the same: optimizers, and the code around a step."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ TURN = itertools.count()
 
 
 def in_another_order(make: Callable[[list[nn.Parameter]], Any]) -> Any:
-    """As with parameters from a set, whose order is another one in each process."""
+    """Give the optimizer its parameters in a different order each time, as if they came from a set."""
     parameters = list((net := mlp()).parameters())
     shift = next(TURN) % len(parameters)
     optimizer = make([*parameters[shift:], *parameters[:shift]])

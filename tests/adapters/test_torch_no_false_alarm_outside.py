@@ -1,4 +1,4 @@
-"""Deterministic programs compare as the same, though paths, addresses and unread numbers differ in every run."""
+"""Deterministic programs compare as the same, even though paths, addresses and unread numbers differ in every run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_same(function: Callable[[], Any], tmp_path: Path) -> None:
 
 
 def train(report: Callable[..., Any], steps: int = 4) -> Any:
-    """Training that reports what it wants to at every step."""
+    """Train, calling `report` in every step."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.ReLU(), nn.Linear(8, 1))
     optimizer = torch.optim.Adam(net.parameters())
@@ -58,7 +58,7 @@ def train(report: Callable[..., Any], steps: int = 4) -> Any:
 
 
 def every_other_run() -> bool:
-    """Stands for a clock: true in every second run."""
+    """True in every second run, as a condition on the clock may be."""
     return next(runs) % 2 == 0
 
 

@@ -23,7 +23,7 @@ def program(function: Callable[[], Any]) -> Callable[[], Any]:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("function", PROGRAMS, ids=lambda function: function.__name__)
-def test_same(function: Callable[[], Any], tmp_path: Path) -> None:
+def test_a_deterministic_program_is_the_same(function: Callable[[], Any], tmp_path: Path) -> None:
     comparison = check_deterministic(function, tmp_path)
     assert comparison.verdict is Verdict.SAME, comparison.first_divergence
     assert comparison.recorded.records > 0
@@ -100,7 +100,7 @@ class Scaled(Tensor):
 
 
 class Wrapped(Tensor):
-    """A wrapper subclass: holds another tensor and computes with that."""
+    """A wrapper subclass that holds another tensor and computes with it."""
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> Wrapped:
@@ -162,7 +162,7 @@ def custom_ops() -> Any:
 
 
 class Cube(torch.autograd.Function):
-    """Keeps a tensor for the backward, and marks another as changed."""
+    """Saves a tensor for the backward, and marks another as changed."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, scratch: Tensor) -> Any:

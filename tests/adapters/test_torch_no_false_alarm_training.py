@@ -191,7 +191,7 @@ def parametrizations() -> Any:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("function", in_turns(PROGRAMS, 2, "programs"))
-def test_same(function: Callable[[], Any], tmp_path: Path) -> None:
+def test_deterministic_training_is_the_same(function: Callable[[], Any], tmp_path: Path) -> None:
     comparison = check_deterministic(function, tmp_path)
     assert comparison.verdict is Verdict.SAME, comparison.first_divergence
     assert comparison.recorded.records > 0

@@ -1,4 +1,4 @@
-"""Deterministic programs compare as the same, though memory that nobody wrote is moved about and not read."""
+"""Deterministic programs compare as the same even if they move uninitialized memory, as long as they do not read it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def program(function: Callable[[], Any]) -> Callable[[], Any]:
 
 
 @pytest.mark.parametrize("function", in_turns(PROGRAMS, 2, "programs", lambda function: function.__name__))
-def test_same(function: Callable[[], Any], tmp_path: Path) -> None:
+def test_a_deterministic_program_is_the_same(function: Callable[[], Any], tmp_path: Path) -> None:
     comparison = check_deterministic(function, tmp_path)
     assert comparison.verdict is Verdict.SAME, comparison.first_divergence
     assert comparison.recorded.records > 0
@@ -35,7 +35,7 @@ def values(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def padded(fill: Callable[[Tensor, Tensor], Any]) -> tuple[Tensor, list[int]]:
-    """Sequences of several lengths in a buffer whose rest nobody writes."""
+    """Sequences of different lengths in a buffer whose rest is uninitialized."""
     lengths = [3, 5, 1]
     buffer = torch.empty(3, 6)
     for row, length in enumerate(lengths):
@@ -145,7 +145,7 @@ def empty_variants() -> Any:
 
 @program
 def gaps_between_the_elements() -> Any:
-    """A view with gaps reads only its own elements; the gaps hold what was in memory."""
+    """A view with gaps reads only its own elements; the gaps are uninitialized."""
     x = torch.empty_strided((3, 2), (4, 1))
     x.fill_(3)
     return x * 2, x.clone(), x.sum()

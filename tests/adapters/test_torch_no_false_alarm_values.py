@@ -178,7 +178,7 @@ def outputs_that_are_not_contiguous() -> Any:
 
 @program
 def expanded_element_beside_unread_ones() -> Any:
-    """An expanded view can have as many bytes as its storage, and read one element of it."""
+    """An expanded view can have as many bytes as its storage, but read only one element of it."""
     x, y = torch.empty(4), torch.empty(4)
     for held in (x, y):
         held[:3].fill_(time.time() % 1)

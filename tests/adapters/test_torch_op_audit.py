@@ -1,4 +1,4 @@
-"""The audit of PyTorch's ops: it counts the results of an op that varies, and one of an op that does not."""
+"""The audit of PyTorch's ops counts several results of an op that varies, and one of an op that does not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_equal_results_are_counted_once() -> None:
     assert {name: (one.runs, one.distinct) for name, one in found.items()} == {"forward": (6, 1), "backward": (6, 1)}
 
 
-def test_every_other_result_is_counted() -> None:
+def test_every_different_result_is_counted() -> None:
     def make(inputs: Inputs) -> Call:
         values, calls = inputs.normal(8), itertools.count()
         return lambda: values + next(calls) % 3
@@ -37,7 +37,7 @@ def test_every_other_result_is_counted() -> None:
     assert measured(make)["forward"].distinct == 3
 
 
-def test_one_bit_makes_another_result() -> None:
+def test_one_bit_makes_a_different_result() -> None:
     def make(inputs: Inputs) -> Call:
         calls = itertools.count()
         return lambda: torch.tensor([0.0, -0.0][next(calls) % 2])
@@ -45,7 +45,7 @@ def test_one_bit_makes_another_result() -> None:
     assert measured(make)["forward"].distinct == 2
 
 
-def test_a_backward_is_judged_where_the_forward_was_equal() -> None:
+def test_a_backward_is_compared_only_after_equal_forwards() -> None:
     def make(inputs: Inputs) -> Call:
         values, calls = inputs.leaf(8), itertools.count()
         return lambda: values * (1 + next(calls) % 2)
@@ -70,7 +70,7 @@ def test_a_gradient_that_varies_is_seen() -> None:
     assert (found["forward"].distinct, found["backward"].distinct) == (1, 6)
 
 
-def test_an_error_is_kept_and_the_mode_put_back() -> None:
+def test_an_error_is_kept_and_the_mode_is_restored() -> None:
     def make(inputs: Inputs) -> Call:
         target, index, values = inputs.normal(4), inputs.whole(4, 9), inputs.normal(9)
         return lambda: target.clone().put_(index, values)
@@ -88,7 +88,7 @@ def test_two_sets_of_inputs_from_one_seed_are_equal() -> None:
     assert torch.equal(first.whole(7, 99), second.whole(7, 99))
 
 
-def test_every_case_is_of_an_op_that_something_is_known_about() -> None:
+def test_every_case_is_of_an_op_in_the_index() -> None:
     names = {entry.name for entry in index().entries}
     cases = list(AUDITOR.all_cases())
 
@@ -106,7 +106,7 @@ def test_every_case_runs(case: Case) -> None:
     assert all(one.runs == 2 for one in found)
 
 
-def test_what_raises_in_deterministic_mode_runs_when_it_is_patched() -> None:
+def test_an_op_that_raises_in_deterministic_mode_runs_when_it_is_patched() -> None:
     case = next(
         case
         for case in AUDITOR.all_cases()

@@ -1,4 +1,4 @@
-"""`determinism.patch` with PyTorch: what is replaced, where the stock kernel still runs, and that everything comes back."""
+"""`determinism.patch` with PyTorch: what is replaced, when the stock kernel still runs, and that everything is restored."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def put(accumulate: bool = False) -> torch.Tensor:
 
 @pytest.mark.usefixtures("deterministic")
 @pytest.mark.parametrize("call", [unpooled, put])
-def test_what_raises_on_the_cpu_does_not_when_patched_and_does_again_after(call: Any) -> None:
+def test_an_op_that_raises_on_the_cpu_does_not_raise_while_patched(call: Any) -> None:
     with pytest.raises(RuntimeError, match=ALERT):
         call()
     with determinism.patch():
@@ -50,15 +50,15 @@ def test_what_raises_on_the_cpu_does_not_when_patched_and_does_again_after(call:
         call()
 
 
-def test_it_is_told_what_is_replaced_and_a_second_call_replaces_nothing() -> None:
+def test_replaced_ops_are_listed_and_a_second_patch_replaces_nothing() -> None:
     with determinism.patch() as patches:
         told = patches.replaced["torch"]
         assert {"put_ on the CPU", "max_unpool2d on the CPU", "resize_ of quantized tensors on the CPU"} <= set(told)
-        assert "histc on the CPU" not in told  # it alerts on no CPU
+        assert "histc on the CPU" not in told  # it does not alert on the CPU
         with determinism.patch() as again:
             assert again.replaced["torch"] == []
         torch.use_deterministic_algorithms(True)
-        unpooled()  # the inner end put nothing back
+        unpooled()  # leaving the inner context restored nothing
         torch.use_deterministic_algorithms(False)
 
 
@@ -71,7 +71,7 @@ def test_probing_leaves_modes_and_random_numbers_alone() -> None:
     torch.use_deterministic_algorithms(False)
 
 
-def test_ops_that_a_version_lacks_are_told_and_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ops_that_a_version_lacks_are_listed_and_are_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     lacking = Patch("new", "an op of tomorrow", ("op_of_tomorrow",), torch.clone, lambda device: ())
     monkeypatch.setattr(catalogue, "PATCHES", (*PATCHES, lacking))
     with determinism.patch() as patches:
@@ -85,12 +85,12 @@ def test_a_version_that_cannot_keep_stock_kernels_is_left_alone(monkeypatch: pyt
     assert "torch.library.get_kernel" in determinism.patch().skipped["torch"]
 
 
-def test_only_what_raises_counts_as_alerting() -> None:
+def test_only_an_op_that_raises_counts_as_alerting() -> None:
     assert alerts_on_cpu(named("max-unpool2d"))
     assert not alerts_on_cpu(named("histc"))
 
 
-def test_every_patch_has_an_example_that_the_installed_version_takes() -> None:
+def test_every_patch_has_an_example_that_runs_with_the_installed_version() -> None:
     with patched_cpu() as ran:
         for patch in ON_CPU:
             before = ran[patch.identity]
@@ -108,7 +108,7 @@ def test_with_all_patches_nothing_raises_in_deterministic_mode() -> None:
 
 
 @pytest.mark.usefixtures("deterministic")
-def test_where_a_patch_does_not_fit_the_stock_kernel_runs_with_its_alert() -> None:
+def test_unsupported_arguments_go_to_the_stock_kernel_with_its_alert() -> None:
     with patched_cpu() as ran:
         with pytest.raises(RuntimeError, match=ALERT):
             torch.ops.aten.max_unpool2d(torch.ones(1, 0, 2, 2), torch.zeros(1, 0, 2, 2, dtype=torch.int64), [4, 4])
@@ -117,7 +117,7 @@ def test_where_a_patch_does_not_fit_the_stock_kernel_runs_with_its_alert() -> No
         assert not ran
 
 
-def test_forms_with_out_and_in_place_are_replaced_too() -> None:
+def test_out_and_in_place_variants_are_replaced_too() -> None:
     given, index, source = torch.ones(4), torch.tensor([1, 1, 3]), torch.tensor([1.0, 2.0, 4.0])
     expected = torch.tensor([1.0, 4.0, 1.0, 5.0])
     with patched_cpu() as ran:
@@ -134,7 +134,7 @@ def test_forms_with_out_and_in_place_are_replaced_too() -> None:
         assert ran["median"] == 1
 
 
-def test_out_of_another_dtype_is_for_the_stock_kernel_to_refuse() -> None:
+def test_out_with_a_different_dtype_is_refused_by_the_stock_kernel() -> None:
     def wrong() -> str:
         with pytest.raises(RuntimeError) as caught:
             torch.scatter_add(torch.ones(2), 0, torch.tensor([0]), torch.ones(1), out=torch.empty(2, dtype=torch.int64))
@@ -145,13 +145,13 @@ def test_out_of_another_dtype_is_for_the_stock_kernel_to_refuse() -> None:
         assert wrong() == stock
 
 
-def test_out_of_another_shape_is_resized_with_a_warning() -> None:
+def test_out_with_a_different_shape_is_resized_with_a_warning() -> None:
     with patched_cpu(), pytest.warns(UserWarning, match="resized"):
         out = torch.histc(torch.tensor([1.0, 2.0]), 2, 0, 3, out=torch.empty(5))
     assert out.tolist() == [1, 1]
 
 
-def test_the_autograd_formulas_stay_and_call_the_patched_backward() -> None:
+def test_autograd_formulas_are_kept_and_call_the_patched_backward() -> None:
     given = torch.randn(1, 2, 3, 3, dtype=torch.float64, requires_grad=True)
     with patched_cpu() as ran:
         result = F.interpolate(given, scale_factor=2, mode="bicubic")
@@ -162,7 +162,7 @@ def test_the_autograd_formulas_stay_and_call_the_patched_backward() -> None:
     assert given.grad is not None and given.grad.abs().sum() > 0
 
 
-def test_autocast_does_not_reach_into_a_kernel() -> None:
+def test_autocast_does_not_apply_within_a_replacement() -> None:
     given = torch.randn(300, 40, requires_grad=True)
     index = torch.randint(0, 9, (300,))
     with patched_cpu() as ran, torch.autocast("cpu", dtype=torch.bfloat16):
@@ -171,7 +171,7 @@ def test_autocast_does_not_reach_into_a_kernel() -> None:
     assert close(torch.zeros(9, 40).index_add(0, index, given), result)
 
 
-def test_nothing_that_a_kernel_calls_is_seen_by_the_program() -> None:
+def test_function_modes_do_not_see_the_calls_of_a_replacement() -> None:
     class Watching(TorchFunctionMode):
         seen: list[str] = []
 
@@ -185,7 +185,7 @@ def test_nothing_that_a_kernel_calls_is_seen_by_the_program() -> None:
     assert watching.seen == ["kthvalue"]
 
 
-def test_what_is_recorded_of_a_patched_op_is_one_op() -> None:
+def test_a_patched_op_is_dispatched_as_one_op() -> None:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Watching(TorchDispatchMode):
@@ -201,7 +201,7 @@ def test_what_is_recorded_of_a_patched_op_is_one_op() -> None:
     assert ran["index-add"] and watching.seen == ["aten.index_add_.default"]
 
 
-def test_in_place_writes_count_as_versions_and_inference_mode_works() -> None:
+def test_in_place_writes_increase_the_version_and_inference_mode_works() -> None:
     given = torch.zeros(3)
     with patched_cpu():
         before = given._version
@@ -211,7 +211,7 @@ def test_in_place_writes_count_as_versions_and_inference_mode_works() -> None:
             assert torch.zeros(3).index_add(0, torch.tensor([0, 0]), torch.ones(2)).tolist() == [2, 0, 0]
 
 
-def test_a_patch_under_vmap_gives_what_stock_gives() -> None:
+def test_a_patch_under_vmap_gives_the_stock_result() -> None:
     given, index = torch.randn(5, 3, 8), torch.randint(0, 8, (5, 3, 6))
 
     def gathered(one: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
@@ -224,7 +224,7 @@ def test_a_patch_under_vmap_gives_what_stock_gives() -> None:
 
 
 @pytest.mark.usefixtures("deterministic")
-def test_compiled_programs_call_the_patches_and_their_tracing_does_not_raise() -> None:
+def test_compiled_programs_call_the_patches_and_tracing_does_not_raise() -> None:
     def program(given: torch.Tensor, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return F.max_unpool2d(given, indices, 2), given.median(3).values
 
@@ -244,7 +244,7 @@ def test_compiled_programs_call_the_patches_and_their_tracing_does_not_raise() -
     assert ran["median"] > eager
 
 
-def test_bindings_are_forgotten_when_they_are_taken_back() -> None:
+def test_bindings_are_forgotten_when_they_are_removed() -> None:
     with patched_cpu():
         assert ("histc", "CPU") in _in_place_now
     assert ("histc", "CPU") not in _in_place_now
@@ -262,7 +262,7 @@ def test_resized_quantized_tensors_hold_known_values() -> None:
 
 
 def test_no_replacement_mixes_devices() -> None:
-    """On the device `meta`, which refuses tensors of the CPU as a GPU does."""
+    """Use the device `meta`, which refuses CPU tensors as a GPU does."""
     device = torch.device("meta")
     with pytest.raises(RuntimeError, match="device"):
         torch.ones(2, device=device).add(torch.ones(2))

@@ -1,4 +1,4 @@
-"""What `determinism.patch` replaces on a GPU: everything runs in deterministic mode, gives one result, and that of the CPU."""
+"""Ops that `determinism.patch` replaces on a GPU run in deterministic mode, repeat bit for bit, and agree with the CPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OTHER_KERNELS = (
     "fractional-max-pool2d",
     "fractional-max-pool3d",
 )
-"""Cases in which the stock kernels of the devices may take other places, or draw other random numbers."""
+"""Cases in which the stock kernels of the devices may choose different positions, or draw different random numbers."""
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_two_hundred_repeats_on_a_gpu_have_the_same_bits(case: OpCase) -> None:
 @pytest.mark.parametrize(
     "case", [one for one in CASES if one.patch not in (*OTHER_KERNELS, "quantized-resize")], ids=lambda case: case.title
 )
-def test_results_on_a_gpu_are_those_of_the_cpu(case: OpCase) -> None:
+def test_results_on_a_gpu_agree_with_those_on_the_cpu(case: OpCase) -> None:
     for dtype in [one for one in case.dtypes if one not in HALVES]:
         on_gpu = case.call(case.small, dtype, torch.device("cuda"))()
         on_cpu = case.call(case.small, dtype, torch.device("cpu"))()
@@ -74,7 +74,7 @@ def test_results_on_a_gpu_are_those_of_the_cpu(case: OpCase) -> None:
             assert float((one.cpu() - two).abs().max()) <= 5 * ROUNDING[dtype] * max(largest, 1e-30)
 
 
-def test_outside_of_what_a_patch_takes_the_stock_kernel_alerts(patched: determinism.Patches) -> None:
+def test_for_unsupported_arguments_the_stock_kernel_alerts(patched: determinism.Patches) -> None:
     with pytest.raises(RuntimeError, match="does not have a deterministic implementation"):
         torch.zeros(3, device="cuda").put_(torch.tensor([0, 1], device="cuda"), torch.ones(3, device="cuda"))
 

@@ -1,4 +1,4 @@
-"""Replaced ops give one result in 200 repeats, with all threads; stock ops that vary on the CPU do not any more."""
+"""Replaced ops have one result in 200 repeats with all threads; stock ops that vary on the CPU no longer do when replaced."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ def crowded_put(count: int = 1 << 21) -> Callable[[], tuple[torch.Tensor, ...]]:
 
 @NEEDS_THREADS
 @pytest.mark.parametrize("make", [crowded, crowded_put])
-def test_what_varies_on_the_cpu_in_stock_does_not_when_patched(
+def test_stock_ops_that_vary_on_the_cpu_do_not_vary_when_patched(
     make: Callable[..., Callable[[], tuple[torch.Tensor, ...]]],
 ) -> None:
     call = make()
-    # On a quiet machine threads often add in the same order: in one of some hundred runs of these tests ten tries were not enough.
+    # On a quiet machine threads often add in the same order: in one of several hundred runs of these tests, ten tries were not enough.
     assert any(distinct(call, 5) > 1 for _ in range(200))
     with determinism.patch():
         assert distinct(call, 20) == 1
 
 
-def test_what_is_put_twice_in_one_place_is_the_last_one() -> None:
+def test_the_last_value_put_into_a_place_wins() -> None:
     index = torch.tensor([2, 0, -1, 2])
     with determinism.patch():
         assert torch.zeros(3).put_(index, torch.tensor([1.0, 2.0, 3.0, 4.0])).tolist() == [2, 0, 4]

@@ -1,6 +1,6 @@
-"""What replaces PyTorch's ops gives what the stock ops give: in all dtypes, and for every mode and flag.
+"""Replacements give the results of PyTorch's stock ops: in all dtypes, and for every mode and flag.
 
-The code for GPUs is bound to the CPU's kernels, with the stock kernels for the CPU to compare with.
+The code for GPUs is bound to the CPU here, so that it can be compared with the stock kernels for the CPU.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 CPU = torch.device("cpu")
 STEP = {torch.float64: 1e-13, torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 NO_HALVES = ("avg-pool3d", "interpolate-bilinear-antialias", "interpolate-bicubic-antialias")
-"""Ops whose stock kernels for the CPU do not take 16 bits, in forward direction either."""
+"""Ops whose stock kernels for the CPU do not support 16-bit dtypes, not even in the forward."""
 CHOSEN = ("kthvalue",)
-"""Of equal elements the stock kernel takes another one."""
+"""Ops whose stock kernel picks a different one of several equal elements."""
 OTHER_PLACES = ("grid-sample2d", "grid-sample3d")
-"""Stock computes places of the grid in 16 bits, and then other cells are read."""
+"""Ops whose stock kernel computes places in the grid with 16 bits, and therefore reads different cells."""
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """So that what stock leaves open, it decides in one way."""
+    """Use one thread, with which the results of the stock kernels are fixed."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -36,7 +36,7 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
-def test_values_are_those_of_stock_in_all_dtypes_and_as_near_to_float64(case: OpCase) -> None:
+def test_values_match_stock_in_all_dtypes_and_are_close_to_float64(case: OpCase) -> None:
     for dtype in case.dtypes:
         if dtype in HALVES and case.patch in NO_HALVES:
             continue
@@ -172,7 +172,7 @@ FLAGS |= {
 
 
 @pytest.mark.parametrize("name", FLAGS)
-def test_each_mode_and_flag_gives_what_stock_gives(name: str) -> None:
+def test_every_mode_and_flag_gives_the_stock_result(name: str) -> None:
     stock = FLAGS[name]()
     with patched_cpu() as ran:
         result = FLAGS[name]()
@@ -180,7 +180,7 @@ def test_each_mode_and_flag_gives_what_stock_gives(name: str) -> None:
     assert all(close(one, two) for one, two in zip(stock, result, strict=True))
 
 
-def test_every_patch_is_tried_by_some_case() -> None:
+def test_every_patch_has_a_case() -> None:
     assert {case.patch for case in CASES} | {"scatter-with-reduce", "interpolate-lanczos"} == {
         one.identity for one in ON_CPU
     }

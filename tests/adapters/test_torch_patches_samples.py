@@ -1,4 +1,4 @@
-"""PyTorch's own samples end with replaced ops as they end in stock: results, gradients, second gradients, errors."""
+"""PyTorch's own samples have the same outcome with replaced ops as in stock: results, gradients, second gradients, errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ INFOS = [info for info in database() if SAMPLES.search(info.formatted_name) and 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """So that what stock leaves open, it decides in one way."""
+    """Use one thread, so that stock ops with unspecified results always choose the same one."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -36,7 +36,7 @@ def one_thread() -> Iterator[None]:
 
 
 def outcome(info: Any, sample: Any, has_gradient: bool) -> list[Any]:
-    """Results, gradients and second gradients; or the error, in words."""
+    """Results, gradients and second gradients; or the text of the error."""
     try:
         return _outcome(info, sample, has_gradient)
     except Exception as error:
@@ -70,7 +70,7 @@ def _given(gradients: Any) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("info", in_turns(INFOS, 12, "samples", lambda info: info.formatted_name))
-def test_pytorchs_own_samples_end_as_in_stock(info: Any) -> None:
+def test_pytorchs_own_samples_have_the_same_outcome_as_in_stock(info: Any) -> None:
     for dtype in (torch.float64, torch.float32, torch.complex64):
         if dtype not in info.dtypes:
             continue
@@ -90,7 +90,7 @@ def test_pytorchs_own_samples_end_as_in_stock(info: Any) -> None:
 @pytest.mark.parametrize(
     "info", in_turns([one for one in INFOS if one.error_inputs_func], 12, "samples", lambda info: info.formatted_name)
 )
-def test_wrong_input_ends_in_the_error_of_stock(info: Any) -> None:
+def test_wrong_input_raises_the_same_error_as_in_stock(info: Any) -> None:
     def message(sample: Any) -> str:
         try:
             info.op(sample.input, *sample.args, **sample.kwargs)

@@ -1,4 +1,4 @@
-"""Replaced ops of PyTorch: gradients and second gradients against differences, NaN and infinities, and batches of nothing."""
+"""Replaced ops of PyTorch: first and second gradients against finite differences, NaN and infinities, and empty batches."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DIFFERENTIABLE: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
-def test_gradients_and_second_gradients_are_those_of_the_function(name: str) -> None:
+def test_first_and_second_gradients_agree_with_finite_differences(name: str) -> None:
     function, shape = DIFFERENTIABLE[name]
     torch.manual_seed(2)
     given = torch.randn(shape, dtype=torch.float64, requires_grad=True)
@@ -53,7 +53,7 @@ SPECIAL = (float("nan"), float("inf"), float("-inf"))
 
 @pytest.mark.parametrize("special", SPECIAL)
 @pytest.mark.parametrize("name", [one for one in DIFFERENTIABLE if one not in ("scatter_reduce", "grid")])
-def test_nan_and_infinities_go_where_they_go_in_stock(name: str, special: float) -> None:
+def test_nan_and_infinities_propagate_as_in_stock(name: str, special: float) -> None:
     function, shape = DIFFERENTIABLE[name]
 
     def gradient() -> torch.Tensor:
@@ -103,7 +103,7 @@ EMPTY: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", EMPTY)
-def test_an_empty_batch_gives_what_stock_gives(name: str) -> None:
+def test_an_empty_batch_has_the_same_result_as_in_stock(name: str) -> None:
     stock = EMPTY[name]()
     with patched_cpu() as ran:
         result = EMPTY[name]()
@@ -113,7 +113,7 @@ def test_an_empty_batch_gives_what_stock_gives(name: str) -> None:
 
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr], ids=str)
 @pytest.mark.parametrize("factors", [(1, 1), (0, 1), (0.5, 2)])
-def test_a_sparse_product_adds_what_the_stock_op_adds(layout: torch.layout, factors: tuple[float, float]) -> None:
+def test_a_sparse_product_agrees_with_that_of_the_stock_op(layout: torch.layout, factors: tuple[float, float]) -> None:
     torch.manual_seed(4)
     sparse = torch.randn(5, 4, dtype=torch.float64).relu().to_sparse(layout=layout)
     dense = torch.randn(4, 3, dtype=torch.float64)

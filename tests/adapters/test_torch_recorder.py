@@ -1,4 +1,4 @@
-"""What one record says: who wrote an input, where user code was, and what happens when recording fails."""
+"""The content of a record: the producer of each input and the line of user code; and failures of the recorder."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_optimizer_writes_are_producers(tmp_path: Path) -> None:
         assert found[producer].phase is Phase.OPTIMIZER, options
 
 
-def test_storage_that_got_the_address_of_another_is_its_own(tmp_path: Path) -> None:
+def test_a_storage_at_a_reused_address_is_a_new_storage(tmp_path: Path) -> None:
     def function() -> Any:
         for _ in range(50):
             x = torch.ones(64)
@@ -71,7 +71,7 @@ def test_storage_that_got_the_address_of_another_is_its_own(tmp_path: Path) -> N
     assert all(record.producers == [None] for record in named(found, "sin"))
 
 
-def test_sweep_of_dead_storages_keeps_the_living(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweeping_dead_storages_keeps_live_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("determinism.frameworks.torch.edges._NEW_BETWEEN_SWEEPS", 16)
 
     def function() -> Any:
@@ -137,7 +137,7 @@ def test_site_is_the_innermost_user_frame(tmp_path: Path) -> None:
     assert only(found, "sin").stack[0].line == line_of(function, "map(")
 
 
-def test_inference_tensors_are_followed(tmp_path: Path) -> None:
+def test_inference_tensors_are_tracked(tmp_path: Path) -> None:
     def function() -> Any:
         with torch.inference_mode():
             x = torch.ones(3)
@@ -151,7 +151,7 @@ def test_inference_tensors_are_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("broken", ["_after", "place", "append", "_generator_before"])
 def test_failing_handler_becomes_a_blind_spot(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if broken in ("_after", "_generator_before"):
-        # The native recorder does this of ordinary ops in C++.
+        # For ordinary ops the native recorder does this in C++.
         monkeypatch.setenv("DETERMINISM_RECORDER", "python")
     original = getattr(Recorder, broken)
     calls = []
@@ -184,13 +184,13 @@ def test_failing_handler_becomes_a_blind_spot(broken: str, tmp_path: Path, monke
     monkeypatch.undo()
     assert plain[:3] == plain[3:6] == plain[6:]
     spots = open_trace(tmp_path / "trace").processes[0].description["blind_spots"]
-    spots = [spot for spot in spots if spot["id"] != "formulas-unaudited"]  # As it is with all versions but one.
+    spots = [spot for spot in spots if spot["id"] != "formulas-unaudited"]  # Present with all versions but one.
     assert {(spot["id"], spot["reason"]) for spot in spots} == {("handler-failed", "ValueError: out of luck")}
     assert sum(spot["count"] for spot in spots) >= len(calls) // 3
     rows(tmp_path / "trace")
 
 
-def test_exceptions_of_the_program_are_its_own(tmp_path: Path) -> None:
+def test_exceptions_of_the_program_are_not_blind_spots(tmp_path: Path) -> None:
     def function() -> Any:
         with pytest.raises(RuntimeError, match="size|shape"):
             torch.ones(2) @ torch.ones(3)
@@ -203,7 +203,7 @@ def test_exceptions_of_the_program_are_its_own(tmp_path: Path) -> None:
     assert not open_trace(tmp_path).processes[0].description["blind_spots"]
 
 
-def test_storage_resized_to_nothing(tmp_path: Path) -> None:
+def test_a_storage_may_be_resized_to_zero(tmp_path: Path) -> None:
     """Sharded training frees the memory of parameters that it keeps."""
     traces = [tmp_path / "first", tmp_path / "second"]
     for trace in traces:
@@ -221,7 +221,7 @@ def test_storage_resized_to_nothing(tmp_path: Path) -> None:
     assert determinism.compare(*traces).verdict is Verdict.SAME
 
 
-def test_tensors_of_zeros_without_memory(tmp_path: Path) -> None:
+def test_zero_tensors_without_memory_are_not_blind_spots(tmp_path: Path) -> None:
     def function() -> Any:
         zeros = torch._efficientzerotensor((4,))
         return zeros + torch.ones(4), zeros * 2, zeros.clone()
@@ -242,7 +242,7 @@ def _count_tensors() -> int:
     return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
 
 
-def test_nothing_stays_behind(tmp_path: Path) -> None:
+def test_nothing_remains_patched_after_a_recording(tmp_path: Path) -> None:
     places = [(torch.Tensor, "numpy"), (torch.Tensor, "tolist"), (torch.Tensor, "data_ptr"), (torch, "save"),
               (torch.Tensor, "__reduce_ex__"), (torch._tensor_str, "_str"), (torch.autograd, "_engine_run_backward"),
               (torch.amp.GradScaler, "step")]  # fmt: skip
@@ -267,12 +267,12 @@ def test_recordings_leave_no_open_file(tmp_path: Path) -> None:
         gc.collect()
         return len(list(Path("/proc/self/fd").iterdir()))
 
-    # What a library opens once is open after the first.
+    # Files that a library opens only once are open after the first recording.
     record_rows(training, tmp_path / "first")
     before = num_open()
     for number in range(3):
         record_rows(training, tmp_path / str(number))
-    # Fewer where what earlier tests held is let go of meanwhile.
+    # Fewer if files of earlier tests were closed in the meantime.
     assert num_open() <= before
 
 
@@ -292,7 +292,7 @@ def test_recording_does_not_lengthen_the_life_of_tensors(tmp_path: Path) -> None
 
 
 def test_profiler_that_keeps_stacks_sees_modules(tmp_path: Path) -> None:
-    """It reads the local variable `self` of the frame of each call of a module; without one the process dies."""
+    """The profiler reads the local variable `self` of the frame of each module call; without it the process crashes."""
     with determinism.record(tmp_path):
         called = nn.Module.__call__.__code__
         assert called.co_varnames[0] == "self"
@@ -302,7 +302,7 @@ def test_profiler_that_keeps_stacks_sees_modules(tmp_path: Path) -> None:
 
 
 class Counting:
-    """What a mode of the program notes of what the program asks of tensors."""
+    """Notes every call that a mode of the program sees."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -342,7 +342,7 @@ def test_modes_of_the_program_do_not_see_the_recorder(mode: Any, tmp_path: Path)
         assert trained_under_a_mode(mode) == plain
 
 
-def test_secrets_in_arguments_are_not_stored_and_are_told_apart(tmp_path: Path) -> None:
+def test_secrets_in_arguments_are_distinguished_but_not_stored(tmp_path: Path) -> None:
     library = torch.library.Library("secrets_test", "FRAGMENT")
     library.define("fetched(Tensor x, str address) -> Tensor")
     library.impl("fetched", lambda x, address: x + 1, "CompositeExplicitAutograd")

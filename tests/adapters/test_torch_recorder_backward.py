@@ -1,4 +1,4 @@
-"""Which forward line and module a backward op belongs to, and where its user code is."""
+"""The forward line and module of a backward op, and the location of its user code."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_backward_of_a_view_is_linked_to_the_line_of_the_view(tmp_path: Path) ->
     assert forward_line(only(found, "select_backward")) == line_of(function, "z.select")
 
 
-def test_backward_of_what_was_made_without_gradient_in_between(tmp_path: Path) -> None:
+def test_ops_without_gradient_in_between_do_not_change_the_forward_lines(tmp_path: Path) -> None:
     def function() -> Any:
         x = torch.ones(3, requires_grad=True)
         y = x.exp()
@@ -135,7 +135,7 @@ def test_backward_of_what_was_made_without_gradient_in_between(tmp_path: Path) -
     } | {None}
 
 
-def test_backward_over_several_steps(tmp_path: Path) -> None:
+def test_backward_over_several_steps_has_the_right_steps_and_lines(tmp_path: Path) -> None:
     weight = nn.Parameter(torch.ones(3))
 
     def function() -> Any:
@@ -146,7 +146,7 @@ def test_backward_over_several_steps(tmp_path: Path) -> None:
             optimizer.step()
 
     with pytest.raises(RuntimeError):
-        # The graph of the first step keeps a version of the parameter that the optimizer changed.
+        # A backward that failed before the recording does not matter.
         nn.Parameter(torch.ones(3)).exp().sum().backward(torch.ones(2))
     found = record_rows(function, tmp_path)
     cosh = named(found, "cosh")
@@ -154,7 +154,7 @@ def test_backward_over_several_steps(tmp_path: Path) -> None:
     assert {forward_line(record) for record in cosh} == {line_of(function, "weight.sinh()")}
 
 
-def test_hooks_in_a_backward_are_the_site(tmp_path: Path) -> None:
+def test_the_site_of_an_op_in_a_backward_hook_is_the_hook(tmp_path: Path) -> None:
     def hook(gradient: Tensor) -> Tensor:
         return gradient.atan()
 
@@ -170,7 +170,7 @@ def test_hooks_in_a_backward_are_the_site(tmp_path: Path) -> None:
 
 
 class Nested(torch.autograd.Function):
-    """Runs another backward in its own; one of so many, one within the other, is given to a thread of the engine."""
+    """Runs another backward within its own; with deep nesting, one runs in a thread of the engine."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, depth: int) -> Tensor:
@@ -188,8 +188,8 @@ class Nested(torch.autograd.Function):
         return grad * x.grad, None
 
 
-def test_an_op_in_a_thread_of_the_engine_has_the_stack_of_the_thread_that_waits_for_it(tmp_path: Path) -> None:
-    """As all of the backward on a GPU: there no frame of Python runs."""
+def test_an_op_in_a_thread_of_the_engine_has_the_stack_of_the_waiting_thread(tmp_path: Path) -> None:
+    """Like every backward op on a GPU, it runs in a thread without Python frames."""
 
     def function() -> Any:
         x = torch.ones(3, requires_grad=True)

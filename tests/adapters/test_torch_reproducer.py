@@ -1,4 +1,4 @@
-"""The script that reproduces an op is run by itself, from what a capturing run kept of a call."""
+"""The script that reproduces an op runs by itself, from the call that a capturing run saved."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Ended(NamedTuple):
 
 
 def run_script(folder: Path, call: dict[str, Any], *, moves: bool = False, repeats: int = 20) -> Ended:
-    """Write the script, and run it where nothing but the interpreter and PyTorch can be imported from."""
+    """Write the script, and run it where only the standard library and PyTorch can be imported."""
     path = write_reproducer(
         folder / "reproducer",
         folder / "kept" / "inputs.safetensors",
@@ -46,7 +46,7 @@ def run_script(folder: Path, call: dict[str, Any], *, moves: bool = False, repea
     path.write_text(
         "import sys\nsys.modules['safetensors'] = sys.modules['determinism'] = sys.modules['numpy'] = None\n" + text
     )
-    ended = subprocess.run([sys.executable, "-P", str(path)], capture_output=True, text=True, timeout=120, cwd=folder)
+    ended = subprocess.run([sys.executable, "-P", str(path)], capture_output=True, text=True, timeout=600, cwd=folder)
     return Ended(ended.returncode, ended.stdout + ended.stderr)
 
 
@@ -56,7 +56,7 @@ class Loaded(NamedTuple):
     names: dict[str, Any]
 
     def run(self, monkeypatch: pytest.MonkeyPatch) -> int:
-        """Do what the script does when it is started; gives its exit status."""
+        """Run the main function of the script; return its exit status."""
         monkeypatch.setattr("sys.argv", ["reproduce.py"])
         self.names["MORE_SECONDS"] = 0.0
         status: int = self.names["main"]()
@@ -128,10 +128,10 @@ STEADY: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", STEADY)
-def test_the_script_computes_what_the_program_did(
+def test_the_script_computes_the_same_results_as_the_program(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Workers of pytest-xdist have a thread of their own; beside one, what the shared generator gives is not repeated.
+    # Workers of pytest-xdist run a second thread; with several threads, draws from the shared generator are not repeated.
     monkeypatch.setattr("threading.active_count", lambda: 1)
     program, op = STEADY[name]
     found = capture(program, op, tmp_path, repeats=3)
@@ -148,19 +148,19 @@ def test_the_script_computes_what_the_program_did(
     assert "1 distinct results in 12 repeats" in capsys.readouterr().out
 
 
-def test_an_op_that_reads_memory_that_nobody_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_op_that_reads_uninitialized_memory_varies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     matrix, right = torch.randn(30, 20), torch.randn(30, 3)
     found = capture(lambda: torch.linalg.lstsq(matrix, right), "aten::linalg_lstsq", tmp_path, repeats=2)
     assert load(tmp_path, found["saved"]["call"], repeats=100).run(monkeypatch) == 1
 
 
 @pytest.mark.parametrize(("moves", "results"), [(True, 7), (False, 1)])
-def test_a_result_that_depends_on_the_alignment(
+def test_a_result_that_depends_on_alignment_varies_only_if_inputs_move(
     moves: bool, results: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = capture(lambda: torch.arange(40.0)[3:].exp(), "aten::exp", tmp_path, repeats=2)
     script = load(tmp_path, found["saved"]["call"], moves=moves)
-    # No op of PyTorch is known to depend on it on every machine.
+    # No op of PyTorch is known to depend on alignment on every machine.
     script.names["call"] = lambda tensor: torch.tensor(tensor["self"].data_ptr() % 64)
     assert script.run(monkeypatch) == int(moves)
     output = capsys.readouterr().out
@@ -168,7 +168,7 @@ def test_a_result_that_depends_on_the_alignment(
     assert ("at a different address in each repeat" in output) is moves
 
 
-def test_an_op_that_does_not_vary_ends_well(tmp_path: Path) -> None:
+def test_the_script_of_an_op_that_does_not_vary_succeeds(tmp_path: Path) -> None:
     program, op = STEADY["one place each"]
     ended = run_script(tmp_path, capture(program, op, tmp_path, repeats=3)["saved"]["call"])
     assert ended.status == 0, ended.output
@@ -185,7 +185,7 @@ def test_a_hostile_argument_is_only_an_argument(tmp_path: Path) -> None:
     assert not (tmp_path / "hacked").exists()
 
 
-def test_what_is_too_large_is_left_out(tmp_path: Path) -> None:
+def test_inputs_that_are_too_large_are_not_kept(tmp_path: Path) -> None:
     found = capture(lambda: VALUES * 2, "aten::mul.Tensor", tmp_path, repeats=2, most_bytes=1 << 20)
     assert found["saved"]["call"] is None
     assert found["saved"]["reason"] == "its inputs take 2.0 MiB, and 1.0 MiB may be kept"
@@ -193,7 +193,7 @@ def test_what_is_too_large_is_left_out(tmp_path: Path) -> None:
     assert not (tmp_path / "kept" / "inputs.safetensors").exists()
 
 
-def test_an_op_that_pytorch_does_not_bring(tmp_path: Path) -> None:
+def test_an_op_that_is_not_part_of_pytorch_has_no_script(tmp_path: Path) -> None:
     with torch.library._scoped_library("determinism_test", "DEF") as library:
         library.define("twice(Tensor values) -> Tensor")
         library.impl("twice", lambda values: values * 2, "CPU")

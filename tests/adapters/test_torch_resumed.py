@@ -1,4 +1,4 @@
-"""A resumed run is compared with the same steps of the full run, and what the checkpoint lacks is named."""
+"""A resumed run is compared with the same steps of the full run, and the parts that the checkpoint lacks are named."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def put_back() -> Iterator[None]:
 
 
 class Shuffled(Sampler[int]):
-    """An order for each epoch, from a position on."""
+    """Yields the order of each epoch, from a position on."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -59,7 +59,7 @@ def set_states(saved: dict[str, Any]) -> None:
 
 
 def training(file: Path, run: str, without: str, steps: int = STEPS) -> None:
-    """Trains from the beginning to the end, or to the checkpoint, or from there on."""
+    """Train from the beginning to the end, to the checkpoint, or from the checkpoint on."""
     for seed in (torch.manual_seed, random.seed, np.random.seed):
         seed(8 if run == "resumed" else 7)
     inputs = torch.linspace(-1, 1, SAMPLES * 4).reshape(SAMPLES, 4).sin()
@@ -68,7 +68,7 @@ def training(file: Path, run: str, without: str, steps: int = STEPS) -> None:
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=2)
     sampler = Shuffled()
-    # Each iterator of a loader draws a number, also one that is made in the middle of an epoch.
+    # Every iterator of a loader draws a number, even one made in the middle of an epoch.
     own = torch.default_generator if without == "own generator" else torch.Generator()
     loader = DataLoader(TensorDataset(inputs), batch_size=BATCH, sampler=sampler, generator=own)
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
@@ -130,7 +130,7 @@ LACKING = (
 
 
 @pytest.mark.parametrize("part", LACKING)
-def test_what_is_left_out_is_named_with_the_line_that_saves(tmp_path: Path, part: str) -> None:
+def test_a_missing_part_is_named_with_the_line_that_saves(tmp_path: Path, part: str) -> None:
     process = compared(tmp_path, part)
     divergence = process.result.divergence
     assert divergence is not None and divergence.step >= SAVED_AT
@@ -142,8 +142,8 @@ def test_what_is_left_out_is_named_with_the_line_that_saves(tmp_path: Path, part
     assert f"{part.replace('-position', '')}" in found[0].fix or part.startswith(("rng", "sampler"))
 
 
-def test_a_generator_that_is_put_back_too_early_is_told_apart(tmp_path: Path) -> None:
-    """The iterator of the loader draws from it, before the first step."""
+def test_a_generator_that_is_restored_too_early_is_recognized(tmp_path: Path) -> None:
+    """The iterator of the loader draws from it before the first step."""
     (missing,) = unsaved(compared(tmp_path, "own generator"))
 
     assert missing.identifier == "rng-torch"
@@ -177,7 +177,7 @@ def test_a_resumed_run_that_ends_early_is_different(tmp_path: Path) -> None:
     assert (comparison.first_divergence.kind, comparison.first_divergence.step) == (Kind.STRUCTURE, STEPS - 1)
 
 
-def test_a_remainder_knows_nothing_of_what_went_before(tmp_path: Path) -> None:
+def test_a_trace_suffix_does_not_refer_to_earlier_records(tmp_path: Path) -> None:
     (full,) = recorded(tmp_path, "full")
     (process,) = full.processes
     whole = [chunk.rows for chunk in process.chunks()]
@@ -191,7 +191,7 @@ def test_a_remainder_knows_nothing_of_what_went_before(tmp_path: Path) -> None:
     for chunk in chunks:
         sources = producers(chunk)
         assert sources.min() >= -1 and sources.max() < chunk.first + chunk.rows
-    # What the model held at the checkpoint is known by its digest.
+    # Tensors that the model held at the checkpoint are known by their digests.
     one = next(
         found
         for row in range(chunks[0].rows)
@@ -202,7 +202,7 @@ def test_a_remainder_knows_nothing_of_what_went_before(tmp_path: Path) -> None:
     assert bias.digest is not None
 
 
-def test_several_parts_are_named_together(tmp_path: Path) -> None:
+def test_several_missing_parts_are_named_together(tmp_path: Path) -> None:
     def without_two() -> None:
         saved = torch.load(tmp_path / "checkpoint", weights_only=False)
         del saved["parts"]["optimizer"], saved["states"]["rng-torch"]
@@ -218,7 +218,7 @@ def test_several_parts_are_named_together(tmp_path: Path) -> None:
     assert {missing.identifier for missing in unsaved(process)} == {"optimizer", "rng-torch"}
 
 
-def test_a_difference_that_comes_from_elsewhere_is_told_apart(tmp_path: Path) -> None:
+def test_a_missing_scheduler_is_an_argument_difference_of_the_optimizer(tmp_path: Path) -> None:
     process = compared(tmp_path, "scheduler")
 
     assert process.result.divergence is not None

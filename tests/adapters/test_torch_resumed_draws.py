@@ -1,4 +1,4 @@
-"""Unequal numbers of draws: what was lost is named, and no generator that only follows."""
+"""Unequal numbers of draws: the lost state is named, and generators that differ only as a consequence are not."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def put_back() -> Iterator[None]:
 
 
 def replaying(file: Path, run: str, fault: str) -> object:
-    """Gathers samples in a buffer, in numbers that Python draws and with values that NumPy draws, and learns from some of them."""
+    """Collect samples in a buffer, their number drawn by Python and their values by NumPy, and train on two of them."""
     random.seed(3)
     np.random.seed(3)
-    # What is drawn before the states are put back does not matter.
+    # Draws before the states are restored do not matter.
     random.random(), np.random.rand(), torch.rand(2 if run == "resumed" else 1)
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.2), torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -64,7 +64,7 @@ def replaying(file: Path, run: str, fault: str) -> object:
     return model
 
 
-def test_states_that_are_put_back_after_the_first_step_are_not_those_of_resuming(tmp_path: Path) -> None:
+def test_states_restored_after_the_first_step_do_not_count_as_resuming(tmp_path: Path) -> None:
     watched = WatchedGenerators(tmp_path)
     try:
         random.seed(1)
@@ -80,7 +80,7 @@ def test_states_that_are_put_back_after_the_first_step_are_not_those_of_resuming
     assert {name: len(states) for name, states in noted.items()} == {"python": 1, "numpy": 0, "torch": 0}
 
 
-def test_draws_at_the_start_that_are_taken_back_are_no_difference(tmp_path: Path) -> None:
+def test_draws_before_the_states_are_restored_are_not_a_difference(tmp_path: Path) -> None:
     process = compared(tmp_path, replaying)
 
     assert process.result.divergence is None, process.result.divergence
@@ -88,31 +88,31 @@ def test_draws_at_the_start_that_are_taken_back_are_no_difference(tmp_path: Path
 
 
 @pytest.mark.parametrize("generator", ["python", "numpy", "torch"])
-def test_of_several_generators_only_the_one_that_was_lost_is_named(tmp_path: Path, generator: str) -> None:
-    """How often the others are drawn from follows from it."""
+def test_only_the_lost_one_of_several_generators_is_named(tmp_path: Path, generator: str) -> None:
+    """The numbers of draws from the others depend on it."""
     (missing,) = unsaved(compared(tmp_path, replaying, generator))
 
     assert (missing.identifier, missing.is_put_back) == (f"rng-{generator}", False)
 
 
 @pytest.mark.parametrize("fault", ["buffer", "own"])
-def test_what_the_program_keeps_beside_tensors_is_named(tmp_path: Path, fault: str) -> None:
-    """A generator that was put back may follow from it, which only a further run can tell."""
+def test_lost_data_that_are_not_tensors_are_named(tmp_path: Path, fault: str) -> None:
+    """A restored generator may differ as a consequence, which only an additional run can show."""
     found = unsaved(compared(tmp_path, replaying, fault))
 
     assert found[0].identifier == "own-data"
     assert all(one.is_put_back for one in found[1:])
 
 
-def test_a_generator_that_is_drawn_from_after_it_was_put_back(tmp_path: Path) -> None:
+def test_a_draw_from_a_generator_after_it_was_restored_is_recognized(tmp_path: Path) -> None:
     found = {one.identifier: one for one in unsaved(compared(tmp_path, replaying, "drawn"))}
 
     assert found["rng-numpy"].is_put_back
     assert "restore it last" in found["rng-numpy"].fix
 
 
-def test_generators_are_kept_as_they_were_when_the_run_saved(tmp_path: Path) -> None:
-    """An evaluation between the last step and saving draws, and is not made again by a run that goes on."""
+def test_generators_are_kept_as_they_were_at_saving(tmp_path: Path) -> None:
+    """An evaluation that draws between the last step and saving is not repeated by a resumed run."""
     parameter = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([parameter], lr=0.1)
     torch.manual_seed(5)

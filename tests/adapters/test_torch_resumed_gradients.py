@@ -1,4 +1,4 @@
-"""Gradients that a run has when it is resumed: what comes of zeros is no difference, and what was lost is named."""
+"""Gradients that exist when a run is resumed: adding to zeros is not a difference, and lost gradients are named."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def put_back() -> Iterator[None]:
 
 
 def accumulating(file: Path, run: str, fault: str) -> object:
-    """Steps after every fourth batch; the checkpoint comes after the sixth."""
+    """Step after every fourth batch, and save after the sixth."""
     model = torch.nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     if run == "resumed":
@@ -39,12 +39,12 @@ def accumulating(file: Path, run: str, fault: str) -> object:
 
 
 @pytest.mark.parametrize(("fault", "parts"), [("", []), ("gradients", ["gradients"])])
-def test_gradients_of_a_step_that_had_begun(tmp_path: Path, fault: str, parts: list[str]) -> None:
+def test_lost_gradients_of_a_step_that_had_begun_are_named(tmp_path: Path, fault: str, parts: list[str]) -> None:
     assert lacking(compared(tmp_path, accumulating, fault)) == parts
 
 
 def zeroing(file: Path, run: str, fault: str) -> object:
-    """Keeps its gradients and sets them to zero, so that each backward but the first of a run adds to them."""
+    """Keep gradients and set them to zero: every backward except the first of a run adds to them."""
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     if run == "resumed":
@@ -61,7 +61,7 @@ def zeroing(file: Path, run: str, fault: str) -> object:
 
 
 @pytest.mark.parametrize("fault", ["", "bias"])
-def test_gradients_that_are_set_to_zero_are_no_difference(tmp_path: Path, fault: str) -> None:
+def test_gradients_that_are_set_to_zero_are_not_a_difference(tmp_path: Path, fault: str) -> None:
     divergence = compared(tmp_path, zeroing, fault).result.divergence
 
     assert (divergence is not None) == bool(fault), divergence
@@ -81,7 +81,7 @@ def clear(parameters: list[torch.Tensor], how: str) -> None:
 
 
 def summing_up(batches: int, how: str) -> Training:
-    """Adds up the gradients of several batches for each step, of which every third uses another head as well."""
+    """Accumulate the gradients of several batches for each step; every third step also uses a second head."""
 
     def training(file: Path, run: str, fault: str) -> object:
         body, head, other = torch.nn.Linear(4, 4), torch.nn.Linear(4, 2), torch.nn.Linear(4, 2)
@@ -110,15 +110,15 @@ def summing_up(batches: int, how: str) -> Training:
 
 
 @pytest.mark.parametrize(("batches", "how"), [(2, "set to zero"), (3, "multiplied")])
-def test_the_first_of_several_gradients_is_added_to_zeros_or_kept(tmp_path: Path, batches: int, how: str) -> None:
-    """The head that is used now and then gets its first gradient in a later step."""
+def test_accumulating_into_zeros_or_from_scratch_is_not_a_difference(tmp_path: Path, batches: int, how: str) -> None:
+    """The head that is used only in some steps gets its first gradient in a later step."""
     divergence = compared(tmp_path, summing_up(batches, how)).result.divergence
 
     assert divergence is None, divergence
 
 
 @pytest.mark.parametrize(("fault", "parts"), [("saved", []), ("lost", ["gradients"])])
-def test_gradients_that_are_never_zero_must_come_back(tmp_path: Path, fault: str, parts: list[str]) -> None:
+def test_gradients_that_are_never_zero_must_be_restored(tmp_path: Path, fault: str, parts: list[str]) -> None:
     process = compared(tmp_path, summing_up(2, "kept"), fault)
 
     assert lacking(process) == parts
@@ -126,7 +126,7 @@ def test_gradients_that_are_never_zero_must_come_back(tmp_path: Path, fault: str
 
 
 def adversaries(file: Path, run: str, fault: str) -> object:
-    """Two optimizers, of which the second steps after the end of each step, and backward through both networks."""
+    """Train with two optimizers, the second stepping after the end of each step, and backward through both networks."""
     generator, critic = torch.nn.Linear(2, 4), torch.nn.Linear(4, 1)
     parts = {"generator": generator, "critic": critic}
     optimizers = [torch.optim.SGD(module.parameters(), lr=0.05) for module in (critic, generator)]
@@ -150,7 +150,7 @@ def adversaries(file: Path, run: str, fault: str) -> object:
 
 
 @pytest.mark.parametrize("fault", ["", "bias"])
-def test_two_optimizers_that_set_gradients_to_zero(tmp_path: Path, fault: str) -> None:
+def test_two_optimizers_that_zero_gradients_differ_only_with_a_fault(tmp_path: Path, fault: str) -> None:
     divergence = compared(tmp_path, adversaries, fault).result.divergence
 
     assert (divergence is not None) == bool(fault), divergence

@@ -1,4 +1,4 @@
-"""What no checkpoint holds: the mode of a model, and the order in which its optimizer has the parameters."""
+"""State that no checkpoint holds: the mode of a model, and the order of the parameters in its optimizer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def put_back() -> Iterator[None]:
 
 
 class Skipping(torch.nn.Module):
-    """Leaves its dropout out at random."""
+    """Skips its dropout at random."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Skipping(torch.nn.Module):
 
 
 def through(make: Callable[[], torch.nn.Module], frozen: bool = False) -> Training:
-    """Trains with a module that does something else in training; it may be kept from that in the full run."""
+    """Train with a module that behaves differently in training mode; if frozen, it is in evaluation mode in the full run."""
 
     def training(file: Path, run: str, fault: str) -> object:
         random.seed(3)
@@ -63,14 +63,14 @@ def through(make: Callable[[], torch.nn.Module], frozen: bool = False) -> Traini
 
 
 @pytest.mark.parametrize("make", [torch.nn.Dropout, lambda: torch.nn.BatchNorm1d(4), torch.nn.RReLU])
-def test_a_model_that_is_left_in_evaluation_mode(tmp_path: Path, make: Callable[[], torch.nn.Module]) -> None:
+def test_a_model_that_is_left_in_evaluation_mode_is_named(tmp_path: Path, make: Callable[[], torch.nn.Module]) -> None:
     (missing,) = unsaved(compared(tmp_path, through(make), "evaluating"))
 
     assert missing.identifier == "training-mode"
     assert "model.train()" in missing.fix and f"in '1', called at {__file__}:" in missing.fix
 
 
-def test_a_part_that_is_to_be_left_in_evaluation_mode(tmp_path: Path) -> None:
+def test_a_part_that_should_stay_in_evaluation_mode_is_named(tmp_path: Path) -> None:
     (missing,) = unsaved(compared(tmp_path, through(torch.nn.Dropout, frozen=True), "training"))
 
     assert missing.identifier == "training-mode"
@@ -85,7 +85,7 @@ def test_the_same_mode_is_not_named(tmp_path: Path, frozen: bool) -> None:
     assert lacking(process) == []
 
 
-def test_a_module_that_is_called_at_random_is_no_matter_of_the_mode(tmp_path: Path) -> None:
+def test_a_module_that_is_called_at_random_is_not_a_matter_of_mode(tmp_path: Path) -> None:
     process = compared(tmp_path, through(Skipping), "python")
 
     assert process.result.divergence is not None
@@ -93,7 +93,7 @@ def test_a_module_that_is_called_at_random_is_no_matter_of_the_mode(tmp_path: Pa
 
 
 def in_groups(kind: str, rates: tuple[float, float]) -> Training:
-    """Two layers of the same shape, each a group of parameters of its own."""
+    """Train two layers of the same shape, each in a separate parameter group."""
 
     def training(file: Path, run: str, fault: str) -> object:
         model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 4))
@@ -126,10 +126,10 @@ GROUPED = [
 
 
 @pytest.mark.parametrize(("kind", "rates", "fault", "parts"), GROUPED)
-def test_groups_that_come_in_another_order(
+def test_parameter_groups_in_a_different_order_are_named_if_it_matters(
     tmp_path: Path, kind: str, rates: tuple[float, float], fault: str, parts: list[str]
 ) -> None:
-    """Where nothing belongs to a parameter but what all others have too, their order makes no difference."""
+    """If all parameters have the same state and options, their order makes no difference."""
     process = compared(tmp_path, in_groups(kind, rates), fault)
     found = unsaved(process)
 

@@ -1,4 +1,4 @@
-"""Programs as they are written, resumed with and without a fault: what lacks is named, and what follows from it is not."""
+"""Realistic programs, resumed with and without a fault: the missing state is named, and its consequences are not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def put_back() -> Iterator[None]:
 
 
 def adversaries(file: Path, run: str, fault: str) -> object:
-    """Two networks with an optimizer each, and an average that is evaluated after every second step."""
+    """Train two networks with an optimizer each, and evaluate an average after every second step."""
     generator, critic = torch.nn.Linear(2, 4), torch.nn.Linear(4, 1)
     average = copy.deepcopy(generator)
     parts = {"generator": generator, "critic": critic, "average": average}
@@ -51,12 +51,12 @@ def adversaries(file: Path, run: str, fault: str) -> object:
                 print(average(INPUTS[:, :2]).sum().item())
     if run == "first":
         torch.save({name: part.state_dict() for name, part in parts.items()}, file)
-    # The end of a run is recorded with all of it.
+    # The parts stay alive until the end of the run.
     return parts
 
 
-def test_what_the_full_run_called_before_the_checkpoint_is_no_difference(tmp_path: Path) -> None:
-    """The resumed run knows the average only from its second step on, and the second optimizer only from the end of its first."""
+def test_parts_first_used_before_the_checkpoint_are_not_a_difference(tmp_path: Path) -> None:
+    """The resumed run first uses the average in its second step, and the second optimizer at the end of its first."""
     process = compared(tmp_path, adversaries)
 
     assert process.result.divergence is None, process.result.divergence
@@ -64,7 +64,7 @@ def test_what_the_full_run_called_before_the_checkpoint_is_no_difference(tmp_pat
 
 
 @pytest.mark.parametrize(("fault", "part"), [("second", "optimizer"), ("average", "model")])
-def test_what_was_loaded_and_not_taken_up_is_told_apart(tmp_path: Path, fault: str, part: str) -> None:
+def test_state_that_was_loaded_but_not_applied_is_recognized(tmp_path: Path, fault: str, part: str) -> None:
     (missing,) = unsaved(compared(tmp_path, adversaries, fault))
 
     assert (missing.identifier, missing.is_saved) == (part, True)
@@ -73,7 +73,7 @@ def test_what_was_loaded_and_not_taken_up_is_told_apart(tmp_path: Path, fault: s
 
 
 def precise(file: Path, run: str, fault: str) -> object:
-    """Saves as it is, in half precision, or with keys that do not fit."""
+    """Save the weights unchanged, in half precision, or with keys that do not match."""
     model = torch.nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     if run == "resumed":
@@ -93,19 +93,19 @@ def precise(file: Path, run: str, fault: str) -> object:
 
 
 @pytest.mark.parametrize(("fault", "is_saved"), [("half", False), ("keys", True)])
-def test_weights_that_come_back_otherwise_are_named(tmp_path: Path, fault: str, is_saved: bool) -> None:
+def test_weights_that_are_not_restored_exactly_are_named(tmp_path: Path, fault: str, is_saved: bool) -> None:
     (missing,) = unsaved(compared(tmp_path, precise, fault))
 
     assert (missing.identifier, missing.is_saved) == ("model", is_saved)
     assert ("strict=False" if is_saved else "in a different precision") in missing.fix
 
 
-def test_weights_that_come_back_as_they_were_are_not(tmp_path: Path) -> None:
+def test_weights_that_are_restored_exactly_are_not_named(tmp_path: Path) -> None:
     assert lacking(compared(tmp_path, precise)) == []
 
 
 def shuffled(file: Path, run: str, fault: str) -> object:
-    """By epochs, of which each run begins with the same seed."""
+    """Train by epochs; every run begins with the same seed."""
     model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Dropout(0.3), torch.nn.Linear(6, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     own = torch.Generator().manual_seed(3)
@@ -138,8 +138,8 @@ SHUFFLED = [
 
 
 @pytest.mark.parametrize(("fault", "parts"), SHUFFLED)
-def test_an_epoch_that_is_drawn_anew_is_no_matter_of_the_position(tmp_path: Path, fault: str, parts: list[str]) -> None:
-    """Its first batch is one of the full run: that of the first epoch. A model left in evaluation mode draws nothing, and lost no state."""
+def test_a_reshuffled_epoch_is_not_blamed_on_the_sampler_position(tmp_path: Path, fault: str, parts: list[str]) -> None:
+    """Its first batch is also the full run's first. A model left in evaluation mode draws nothing and has lost no state."""
     process = compared(tmp_path, shuffled, fault)
 
     assert (process.result.divergence is None) == (fault in ("", "owned"))
@@ -147,7 +147,7 @@ def test_an_epoch_that_is_drawn_anew_is_no_matter_of_the_position(tmp_path: Path
 
 
 def counting(file: Path, run: str, fault: str) -> object:
-    """The weight of the loss grows with the steps; the hidden state goes on from batch to batch."""
+    """Train with a loss weight that grows with each step and a hidden state that is carried from batch to batch."""
     model = torch.nn.LSTM(4, 3, batch_first=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     hidden, count = None, 0
@@ -172,8 +172,10 @@ def counting(file: Path, run: str, fault: str) -> object:
     ("fault", "kind", "parts"),
     [("", None, []), ("count", Kind.ARGUMENT, ["number"]), ("hidden", Kind.DATA, ["carried-tensor"])],
 )
-def test_what_the_program_keeps_itself(tmp_path: Path, fault: str, kind: Kind | None, parts: list[str]) -> None:
-    """No op is blamed that went on from another hidden state."""
+def test_lost_state_that_the_program_keeps_itself_is_named(
+    tmp_path: Path, fault: str, kind: Kind | None, parts: list[str]
+) -> None:
+    """Ops that continue from a different hidden state are not blamed."""
     process = compared(tmp_path, counting, fault)
     divergence = process.result.divergence
 
@@ -182,7 +184,7 @@ def test_what_the_program_keeps_itself(tmp_path: Path, fault: str, kind: Kind | 
 
 
 def by_hand(file: Path, run: str, fault: str) -> object:
-    """Takes its samples by an order of its own, and stops in the middle of an epoch."""
+    """Take samples in the program's own order, and stop in the middle of an epoch."""
     model = torch.nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     begin, skew = 0, 0
@@ -202,12 +204,12 @@ def by_hand(file: Path, run: str, fault: str) -> object:
 
 
 @pytest.mark.parametrize(("fault", "parts"), [("", []), ("position", ["sampler-position"])])
-def test_samples_that_are_taken_by_hand(tmp_path: Path, fault: str, parts: list[str]) -> None:
+def test_a_wrong_position_in_manual_sampling_is_named(tmp_path: Path, fault: str, parts: list[str]) -> None:
     assert lacking(compared(tmp_path, by_hand, fault)) == parts
 
 
 def prepared(file: Path, run: str, fault: str) -> object:
-    """Changes each batch before it is given to the model, which a run that goes on does after a step, and a resumed one at its beginning."""
+    """Scale each batch before the model is called: after a step in the full run, at the beginning in the resumed run."""
     model = torch.nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     batches = list(DataLoader(TensorDataset(INPUTS), batch_size=4)) if fault == "list" else None
@@ -227,7 +229,9 @@ def prepared(file: Path, run: str, fault: str) -> object:
 
 
 @pytest.mark.parametrize(("fault", "parts"), [("", []), ("list", []), ("scale", ["number"])])
-def test_batches_that_are_prepared_before_the_model_is_called(tmp_path: Path, fault: str, parts: list[str]) -> None:
+def test_batches_that_are_prepared_before_the_first_forward_are_compared(
+    tmp_path: Path, fault: str, parts: list[str]
+) -> None:
     process = compared(tmp_path, prepared, fault)
 
     assert (process.result.divergence is None) == (not parts), process.result.divergence
@@ -235,7 +239,7 @@ def test_batches_that_are_prepared_before_the_model_is_called(tmp_path: Path, fa
 
 
 def saving_now_and_then(file: Path, run: str, fault: str) -> object:
-    """Saves before every third step, and trains on; the resumed run makes again what came after that."""
+    """Save before every third step and train on; the resumed run repeats the steps after the checkpoint."""
     model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Dropout(0.3), torch.nn.Linear(6, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     begin = 0
@@ -267,7 +271,7 @@ def test_steps_after_the_checkpoint_are_compared_with_those_of_the_full_run(
 
 
 def saving_scores_too(file: Path, run: str, fault: str) -> object:
-    """Saves the checkpoint, and then something that no run loads."""
+    """Save the checkpoint, and then a file that no run loads."""
     model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Dropout(0.3), torch.nn.Linear(6, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     if run == "resumed":
@@ -282,7 +286,7 @@ def saving_scores_too(file: Path, run: str, fault: str) -> object:
     return model
 
 
-def test_the_line_that_saved_what_was_loaded_is_named(tmp_path: Path) -> None:
+def test_the_line_that_saved_the_loaded_file_is_named(tmp_path: Path) -> None:
     (missing,) = unsaved(compared(tmp_path, saving_scores_too))
 
     assert missing.identifier == "rng-torch"
@@ -290,8 +294,8 @@ def test_the_line_that_saved_what_was_loaded_is_named(tmp_path: Path) -> None:
     assert "torch.save(model.state_dict(), file)" in missing.site.code
 
 
-def test_a_step_that_is_made_twice_is_a_difference(tmp_path: Path) -> None:
-    """The run that goes on begins one step too early, with what was saved after it."""
+def test_a_repeated_step_is_a_difference(tmp_path: Path) -> None:
+    """The resumed run begins one step too early, with the state saved after that step."""
     process = compared(tmp_path, saving_now_and_then, "step")
 
     assert process.result.divergence is not None

@@ -1,4 +1,4 @@
-"""PyTorch's own samples end the same when they are recorded: values, layouts, random states, errors, warnings."""
+"""PyTorch's own samples have the same outcome when they are recorded: values, layouts, random states, errors, warnings."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tools.formula_audit import empty_mode, recorder
 from tools.formula_cases import Case, Outcome, cases_of, differing, made_cases, observe
 
 VARYING = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
-"""They hold what was in memory before."""
+"""Ops that return uninitialized memory."""
 FORMULAS = {
     "prod", "cumprod", "masked_fill", "max_reduction_no_dim", "min_reduction_no_dim", "median", "nanmedian", "ormqr",
     "linalg_eig", "linalg_eigh", "linalg_pinv", "pinverse", "linalg_lstsq", "nn_functional_bilinear", "masked_prod",
 }  # fmt: skip
-"""Ops that a mode changes: more of their samples."""
+"""Ops that a mode changes; more of their samples are run."""
 SLICES = 12
 
 
 @pytest.fixture(autouse=True)
 def every_warning() -> Iterator[None]:
-    """Warnings that come once in a process would come only in the plain run."""
+    """Repeat warnings: those shown once per process would appear only in the plain run."""
     torch.set_warn_always(True)
     yield
     torch.set_warn_always(False)
@@ -63,6 +63,6 @@ def test_a_mode_would_disturb_these_samples() -> None:
 
 
 def disturbed(cases: list[Case], plain: list[Outcome], other: list[Outcome]) -> list[tuple[str, list[str]]]:
-    """The cases that ended otherwise, and in what."""
+    """The cases with a different outcome, and the aspects that differ."""
     found = [(case.name, differing(one, two)) for case, one, two in zip(cases, plain, other, strict=True)]
     return [(name, aspects) for name, aspects in found if aspects]

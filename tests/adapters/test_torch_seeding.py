@@ -1,4 +1,4 @@
-"""`determinism.seed` with PyTorch: generators, workers of data loaders, epochs, resuming."""
+"""`determinism.seed` with PyTorch: generators, data loader workers, epochs, resuming."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def put_back() -> Iterator[None]:
 
 
 class Augmented(Dataset[torch.Tensor]):
-    """Samples with their number and what three generators draw for them."""
+    """Samples of their index and a draw from each of three generators."""
 
     def __len__(self) -> int:
         return 12
@@ -39,7 +39,7 @@ class Augmented(Dataset[torch.Tensor]):
 
 
 def epochs(seeds: determinism.Seeds, loader: DataLoader[Any], numbers: range) -> list[list[list[float]]]:
-    """What each epoch gives."""
+    """The samples of each epoch."""
     found = []
     for number in numbers:
         seeds.begin(epoch=number)
@@ -54,8 +54,8 @@ def loader(seeds: determinism.Seeds, workers: int, **options: Any) -> DataLoader
     )  # fmt: skip
 
 
-def test_streams_that_share_what_pytorch_keeps_of_a_seed_differ() -> None:
-    """`manual_seed` keeps 32 bits on the CPU; among 150,000 streams some share those."""
+def test_streams_differ_even_if_the_seed_bits_that_pytorch_keeps_are_equal() -> None:
+    """On the CPU, `manual_seed` keeps 32 bits; among 150,000 streams, some share them."""
     kept: dict[int, Streams] = {}
     for epoch in itertools.count():
         streams = Streams(1, epoch=epoch)
@@ -71,7 +71,7 @@ def test_streams_that_share_what_pytorch_keeps_of_a_seed_differ() -> None:
     assert not torch.equal(torch.rand(9, generator=one), torch.rand(9, generator=other))
 
 
-def test_all_places_draw_their_own_numbers() -> None:
+def test_every_rank_worker_epoch_and_task_draws_different_numbers() -> None:
     grid = [
         Streams(1, rank=rank, worker=worker, epoch=epoch, task=task)
         for rank, worker, epoch, task in itertools.product(range(4), (None, 0, 1), range(10), ("main", 1))
@@ -81,7 +81,7 @@ def test_all_places_draw_their_own_numbers() -> None:
     assert len(drawn) == len(grid) == 240
 
 
-def test_numbers_are_evenly_spread() -> None:
+def test_numbers_are_uniformly_distributed() -> None:
     made = generator(Streams(1), "default")
     numbers = torch.rand(100_000, generator=made)
     counts = torch.histc(numbers, bins=100, min=0, max=1)
@@ -91,7 +91,7 @@ def test_numbers_are_evenly_spread() -> None:
     assert torch.rand(1, generator=made) != torch.rand(1, generator=made)
 
 
-def test_seeding_repeats_and_normal_numbers_do_not_come_in_halves() -> None:
+def test_seeding_repeats_even_after_a_single_normal_draw() -> None:
     def drawn() -> list[float]:
         return [
             torch.rand(1).item(),
@@ -109,7 +109,7 @@ def test_seeding_repeats_and_normal_numbers_do_not_come_in_halves() -> None:
     assert drawn() != first
 
 
-def test_a_state_that_was_saved_goes_on() -> None:
+def test_a_saved_state_continues_the_sequence() -> None:
     determinism.seed(1)
     torch.rand(1000)
     state = torch.get_rng_state()
@@ -132,7 +132,7 @@ def test_a_registered_generator_is_seeded_with_the_others() -> None:
 
 
 @MAIN
-def test_a_resumed_loader_gives_what_the_full_run_gave(workers: int) -> None:
+def test_a_resumed_loader_gives_the_samples_of_the_full_run(workers: int) -> None:
     full_seeds = determinism.seed(1)
     full = epochs(full_seeds, loader(full_seeds, workers), range(3))
     resumed_seeds = determinism.seed(1)
@@ -144,7 +144,7 @@ def test_a_resumed_loader_gives_what_the_full_run_gave(workers: int) -> None:
 
 
 @MAIN
-def test_without_beginning_epochs_they_differ_and_repeat(workers: int) -> None:
+def test_epochs_that_are_not_begun_explicitly_differ_and_repeat(workers: int) -> None:
     def passes() -> list[Any]:
         made = loader(determinism.seed(1), workers)
         return [torch.cat(list(made)).tolist() for _ in range(2)]
@@ -156,7 +156,7 @@ def test_without_beginning_epochs_they_differ_and_repeat(workers: int) -> None:
     assert not {row[2] for row in first[0]} & {row[2] for row in first[1]}
 
 
-def test_workers_and_libraries_draw_their_own_numbers() -> None:
+def test_workers_and_libraries_draw_different_numbers() -> None:
     seeds = determinism.seed(1)
     rows = epochs(seeds, loader(seeds, 2), range(2))
     drawn = [number for epoch in rows for row in epoch for number in row[1:]]
@@ -164,7 +164,7 @@ def test_workers_and_libraries_draw_their_own_numbers() -> None:
     assert len(set(drawn)) == len(drawn) == 72
 
 
-def test_ranks_draw_their_own_numbers() -> None:
+def test_ranks_draw_different_numbers() -> None:
     found = []
     for rank in range(2):
         seeds = determinism.seed(1, rank=rank)
@@ -173,7 +173,7 @@ def test_ranks_draw_their_own_numbers() -> None:
     assert not found[0] & found[1]
 
 
-def test_workers_that_are_started_anew_draw_as_forked_ones() -> None:
+def test_spawned_workers_draw_the_same_numbers_as_forked_ones() -> None:
     found = []
     for context in ("fork", "spawn"):
         seeds = determinism.seed(1)
@@ -196,7 +196,7 @@ class TestSampler:
         assert {index for part in parts for index in part} == set(range(samples))
         assert sum(len(part) for part in parts) - samples < ranks
 
-    def test_the_order_is_that_of_the_epoch(self) -> None:
+    def test_the_order_depends_only_on_seed_and_epoch(self) -> None:
         seeds = determinism.seed(1)
         sampler = seeds.sampler(range(50))
         orders = []
@@ -209,7 +209,7 @@ class TestSampler:
         assert list(fresh.sampler(range(50))) == orders[2]
         assert len({tuple(order) for order in orders}) == 3
 
-    def test_samples_that_were_consumed_are_left_out_once(self) -> None:
+    def test_consumed_samples_are_skipped_once(self) -> None:
         sampler = determinism.seed(1).sampler(range(10))
         order = list(sampler)
         sampler.skip(4)
@@ -218,6 +218,6 @@ class TestSampler:
         assert list(sampler) == order[4:]
         assert list(sampler) == order
 
-    def test_a_rank_outside_is_refused(self) -> None:
+    def test_a_rank_out_of_range_is_refused(self) -> None:
         with pytest.raises(UsageError, match="rank 4, but the data set is divided among 4"):
             determinism.seed(1, rank=4).sampler(range(10), ranks=4)

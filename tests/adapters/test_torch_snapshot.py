@@ -52,7 +52,7 @@ def bits(value: Any) -> Any:
 
 
 def twice(function: Callable[..., Any], *args: Any) -> tuple[Any, Any]:
-    """The results of two calls, put back before the second and after it."""
+    """The results of two calls; the state is restored before the second and after it."""
     snapshot = Snapshot.take(function, args, {})
     first = bits(function(*args))
     snapshot.restore()
@@ -104,7 +104,7 @@ def test_training_repeats_bit_for_bit_and_only_with_restore() -> None:
 
 
 @pytest.mark.parametrize("missing", ["first step", "gradients"])
-def test_state_that_comes_into_being_is_removed(missing: str) -> None:
+def test_newly_created_state_is_removed(missing: str) -> None:
     net, optimizer, scheduler = make_training()
     if missing == "gradients":
         net(torch.ones(2, 4)).sum().backward()
@@ -126,7 +126,7 @@ def test_state_that_comes_into_being_is_removed(missing: str) -> None:
         assert all(parameter.grad is None for parameter in net.parameters())
 
 
-def test_generators() -> None:
+def test_generators_are_restored() -> None:
     own = torch.Generator().manual_seed(5)
 
     def run() -> Any:
@@ -138,7 +138,7 @@ def test_generators() -> None:
     assert bits(run()) != first
 
 
-def test_recurrent_attention_and_norm_layers() -> None:
+def test_recurrent_attention_and_norm_layers_are_restored() -> None:
     modules = nn.ModuleList(
         [nn.LSTM(4, 4), nn.TransformerEncoderLayer(4, 2), nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))]
     )
@@ -156,7 +156,7 @@ def test_recurrent_attention_and_norm_layers() -> None:
     assert first == second
 
 
-def test_a_user_function_inside_a_decorator_of_the_framework() -> None:
+def test_the_state_of_a_decorated_function_is_restored() -> None:
     seen = [0]
 
     @torch.no_grad()
@@ -179,7 +179,7 @@ def test_a_compiled_module_can_be_copied() -> None:
     assert first == second and net.calls == 0
 
 
-def test_a_scaler_a_hook_and_a_loss_module() -> None:
+def test_a_scaler_a_hook_and_a_loss_module_are_restored() -> None:
     net = nn.Linear(2, 2)
     scaler = torch.amp.GradScaler("cpu")
     criterion = nn.CrossEntropyLoss()
@@ -200,7 +200,7 @@ def test_a_scaler_a_hook_and_a_loss_module() -> None:
 
 
 class Items(torch.utils.data.Dataset[torch.Tensor]):
-    """Counts how often it is asked."""
+    """Counts how often it is read."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -213,7 +213,7 @@ class Items(torch.utils.data.Dataset[torch.Tensor]):
         return torch.tensor([index + random.random(), self.asked])
 
 
-def test_a_data_loader_is_walked() -> None:
+def test_a_data_loader_is_restored() -> None:
     generator = torch.Generator().manual_seed(1)
     loader = torch.utils.data.DataLoader(Items(), batch_size=3, shuffle=True, generator=generator)
 
@@ -236,7 +236,7 @@ def test_an_iterator_of_a_data_loader_is_refused(workers: int) -> None:
         Snapshot.take(run, (), {})
 
 
-def test_what_a_module_holds_is_refused_by_its_path() -> None:
+def test_an_unsupported_attribute_of_a_module_is_refused_with_its_path() -> None:
     net = Net()
     net.guard = threading.Lock()
     with pytest.raises(StateError, match=r"^args\[0\]\.guard is of type _thread.lock"):

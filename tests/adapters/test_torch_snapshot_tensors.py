@@ -15,7 +15,7 @@ from determinism.session.snapshot import Snapshot
 
 
 def bits(value: Any) -> Any:
-    """A value with tensors and arrays as bytes."""
+    """A value with its tensors and arrays as bytes."""
     if isinstance(value, torch.Tensor):
         return value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
     if isinstance(value, np.ndarray):
@@ -26,7 +26,7 @@ def bits(value: Any) -> Any:
 
 
 def twice(function: Callable[..., Any], *args: Any) -> tuple[Any, Any]:
-    """The results of two calls, put back before the second and after it."""
+    """The results of two calls; the state is restored before the second and after it."""
     snapshot = Snapshot.take(function, args, {})
     first = bits(function(*args))
     snapshot.restore()
@@ -35,7 +35,7 @@ def twice(function: Callable[..., Any], *args: Any) -> tuple[Any, Any]:
     return first, second
 
 
-def test_views_share_memory_before_and_after() -> None:
+def test_views_share_memory_before_and_after_restoring() -> None:
     base = torch.arange(12.0)
     view, transposed = base[3:7], base.view(3, 4).t()
 
@@ -52,7 +52,7 @@ def test_views_share_memory_before_and_after() -> None:
     assert base[3] == 100 and transposed[3, 0] == 100
 
 
-def test_memory_beyond_a_view_is_put_back() -> None:
+def test_memory_beyond_a_view_is_restored() -> None:
     storage_owner = torch.arange(6.0)
     view = storage_owner[:2]
     pointer = storage_owner.data_ptr()
@@ -85,7 +85,7 @@ def test_memory_beyond_a_view_is_put_back() -> None:
         lambda tensor: setattr(tensor, "extra", [1]),
     ],
 )
-def test_whatever_happens_to_a_tensor_is_undone(change: Callable[[torch.Tensor], Any]) -> None:
+def test_every_change_of_a_tensor_is_undone(change: Callable[[torch.Tensor], Any]) -> None:
     tensor = torch.tensor([[0.0, 1, 2], [3, 4, 5]])
     other = tensor[1]
     snapshot = Snapshot.take(change, (tensor,), {})
@@ -98,7 +98,7 @@ def test_whatever_happens_to_a_tensor_is_undone(change: Callable[[torch.Tensor],
         assert other.data_ptr() == tensor[1].data_ptr()
 
 
-def test_a_graph_that_was_changed_cannot_be_put_back() -> None:
+def test_a_graph_that_was_changed_cannot_be_restored() -> None:
     weight = torch.ones(2, requires_grad=True)
     product = weight * 2
 
@@ -112,7 +112,7 @@ def test_a_graph_that_was_changed_cannot_be_put_back() -> None:
     assert caught.value.identifier == "state-unrestored"
 
 
-def test_parameters_leaves_and_inference_tensors_are_written_past_autograd() -> None:
+def test_parameters_and_inference_tensors_are_restored_without_autograd() -> None:
     parameter = nn.Parameter(torch.ones(3))
     with torch.inference_mode():
         inference = torch.ones(3)
@@ -134,7 +134,7 @@ def test_parameters_leaves_and_inference_tensors_are_written_past_autograd() -> 
 @pytest.mark.parametrize(
     "dtype", [torch.bfloat16, torch.float16, torch.complex64, torch.bool, torch.uint8, torch.int64]
 )
-def test_every_dtype(dtype: torch.dtype) -> None:
+def test_tensors_of_every_dtype_are_restored(dtype: torch.dtype) -> None:
     tensor = torch.tensor([0, 1, 1, 0]).to(dtype)
     before = tensor.clone()
 
@@ -145,7 +145,7 @@ def test_every_dtype(dtype: torch.dtype) -> None:
     assert torch.equal(tensor, before)
 
 
-def test_sparse_conjugate_meta_and_quantized_tensors() -> None:
+def test_sparse_conjugate_meta_and_quantized_tensors_are_restored() -> None:
     sparse = torch.eye(3).to_sparse()
     rows = torch.eye(3).to_sparse_csr()
     conjugate = torch.tensor([1 + 2j]).conj()
@@ -166,7 +166,7 @@ def test_sparse_conjugate_meta_and_quantized_tensors() -> None:
     assert conjugate.is_conj() and conjugate.item() == 1 - 2j
 
 
-def test_sparse_gradients() -> None:
+def test_sparse_gradients_are_restored() -> None:
     embedding = nn.Embedding(5, 2, sparse=True)
     optimizer = torch.optim.SparseAdam(list(embedding.parameters()))
 
@@ -180,7 +180,7 @@ def test_sparse_gradients() -> None:
     assert first == second
 
 
-def test_watching_modes_do_not_see_the_copying() -> None:
+def test_dispatch_modes_do_not_see_the_copying() -> None:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     seen: list[str] = []

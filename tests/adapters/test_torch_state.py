@@ -33,7 +33,7 @@ def drawn() -> list[float]:
 
 
 class Training:
-    """A model with everything that a checkpoint is often without."""
+    """A model with everything that checkpoints often omit."""
 
     def __init__(self) -> None:
         torch.manual_seed(5)
@@ -66,7 +66,7 @@ FORMS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_training_goes_on_as_if_it_had_not_stopped(form: str) -> None:
+def test_training_resumes_as_if_it_had_not_stopped(form: str) -> None:
     whole = Training()
     whole.steps(3)
     state = FORMS[form](capture(step=3, **whole.parts()))
@@ -79,7 +79,7 @@ def test_a_training_goes_on_as_if_it_had_not_stopped(form: str) -> None:
 
 
 @pytest.mark.parametrize("part", ["model", "optimizer", "scheduler", "scaler", "own"])
-def test_each_part_counts(part: str) -> None:
+def test_each_part_is_needed(part: str) -> None:
     whole = Training()
     whole.steps(3)
     state = capture(**whole.parts())
@@ -105,7 +105,7 @@ def test_capturing_copies_and_draws_nothing() -> None:
     assert not torch.equal(training.model[0].weight, weight)
 
 
-def test_all_generators_draw_the_same_again() -> None:
+def test_all_generators_draw_the_same_numbers_again() -> None:
     seeds = determinism.seed(1)
     registered = [seeds.register(made) for made in (random.Random(), np.random.default_rng(), torch.Generator())]
 
@@ -124,14 +124,14 @@ def test_all_generators_draw_the_same_again() -> None:
     assert seeds.streams.epoch == 0
 
 
-def test_what_gives_its_state_to_nobody_is_a_gap() -> None:
+def test_a_registered_function_without_a_state_is_a_gap() -> None:
     determinism.seed(1).register(lambda number: None, name="simulator")
 
     assert capture().gaps == ["the registered function 'simulator' does not expose its state"]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.complex64, torch.bool, torch.float16])
-def test_every_type_of_numbers_comes_back(dtype: torch.dtype) -> None:
+def test_every_dtype_survives_a_round_trip(dtype: torch.dtype) -> None:
     tensor = torch.tensor([[0.0, -0.0, 1.5]]).to(dtype)
     for value in (tensor, tensor[0, 2], tensor[:, :0]):
         found = from_bytes(capture(value=value).to_bytes())["value"]
@@ -139,7 +139,7 @@ def test_every_type_of_numbers_comes_back(dtype: torch.dtype) -> None:
         assert torch.equal(found.view(-1).view(torch.uint8), value.reshape(-1).view(torch.uint8))
 
 
-def test_settings_are_put_back_and_told() -> None:
+def test_settings_are_restored_and_reported() -> None:
     state = capture()
     threads = torch.get_num_threads()
     torch.set_num_threads(threads + 1)
@@ -174,7 +174,7 @@ def loaders() -> dict[str, Any]:
 
 @pytest.mark.parametrize("which", loaders())
 @pytest.mark.parametrize("consumed", [0, 1, 4, 6])
-def test_a_loader_goes_on_where_it_was(which: str, consumed: int) -> None:
+def test_a_loader_resumes_at_its_position(which: str, consumed: int) -> None:
     torch.manual_seed(2)
     loader = resumable(loaders()[which])
     assert len(list(batches(loader))) == len(loader) == 6
@@ -188,14 +188,14 @@ def test_a_loader_goes_on_where_it_was(which: str, consumed: int) -> None:
     fresh = resumable(loaders()[which])
     restore(from_bytes(state.to_bytes()), loader=fresh)
     if consumed:
-        # What the program draws before it goes on with its epoch, does not matter.
+        # Numbers that the program draws before it resumes the epoch do not matter.
         torch.rand(5)
     rest = list(batches(fresh))
     assert [*rest, *batches(fresh)][: len(expected)] == expected
     assert len(rest) == 6 - consumed
 
 
-def test_an_epoch_that_was_left_is_over() -> None:
+def test_an_epoch_that_was_left_early_is_over() -> None:
     loader = resumable(DataLoader(TensorDataset(torch.arange(6.0))))
     for _ in loader:
         break
@@ -220,7 +220,7 @@ def test_persistent_workers_are_refused() -> None:
     ("change", "reason"),
     [({"num_workers": 1}, "num_workers was 0, but is 1 here"), ({"batch_size": 3}, "batch_size was 2, but is 3 here")],
 )
-def test_another_loader_is_refused(change: dict[str, Any], reason: str) -> None:
+def test_a_different_loader_is_refused(change: dict[str, Any], reason: str) -> None:
     data = TensorDataset(torch.arange(6.0))
     state = capture(loader=resumable(DataLoader(data, batch_size=2)))
 
@@ -228,7 +228,7 @@ def test_another_loader_is_refused(change: dict[str, Any], reason: str) -> None:
         restore(state, loader=resumable(DataLoader(data, **{"batch_size": 2, **change})))
 
 
-def test_a_loader_with_fewer_batches_says_so() -> None:
+def test_a_loader_with_too_few_batches_is_refused() -> None:
     def of(count: int) -> Any:
         return resumable([torch.zeros(1)] * count)
 
@@ -244,7 +244,7 @@ def test_a_loader_with_fewer_batches_says_so() -> None:
 
 
 class Noisy:
-    """Draws from the global generator and from one of its own for each sample."""
+    """Draws from the global generator and from its own for each sample."""
 
     def __init__(self, own: Any) -> None:
         self.own = own
@@ -256,7 +256,7 @@ class Noisy:
         return index + torch.rand(()) + self.own.random()
 
 
-def test_a_registered_generator_that_the_data_set_draws_from_goes_on() -> None:
+def test_a_registered_generator_of_the_data_set_resumes() -> None:
     def loader() -> Any:
         own = determinism.seed(1).register(np.random.default_rng(0), name="own")
         return resumable(DataLoader(Noisy(own), batch_size=2, shuffle=True))
@@ -272,7 +272,7 @@ def test_a_registered_generator_that_the_data_set_draws_from_goes_on() -> None:
     assert [batch.tolist() for batch in second] == expected
 
 
-def test_two_loaders_that_draw_from_the_same_generator_go_on_together() -> None:
+def test_two_loaders_that_draw_from_the_same_generator_resume_together() -> None:
     def loaders() -> list[Any]:
         determinism.seed(1)
         return [resumable(DataLoader(Noisy(random), batch_size=size, shuffle=True)) for size in (1, 2)]
@@ -286,7 +286,7 @@ def test_two_loaders_that_draw_from_the_same_generator_go_on_together() -> None:
         next(iterator)
     state = capture(first=first[0], second=first[1])
     expected = together(iterators)
-    for _ in range(2):  # also where it was resumed before
+    for _ in range(2):  # also after an earlier resume
         second = loaders()
         restore(state, first=second[0], second=second[1])
         assert together([iter(loader) for loader in second]) == expected
@@ -318,7 +318,7 @@ def test_a_state_from_elsewhere_is_refused_and_changes_nothing(changes: dict[str
     assert not torch.equal(torch.get_rng_state(), before)
 
 
-def test_all_reasons_are_told_at_once() -> None:
+def test_all_reasons_are_reported_at_once() -> None:
     state = with_surroundings(capture(own=torch.Generator(), best=1.0), rank=1, ranks=4)
     with pytest.raises(StateError) as caught:
         restore(state, own=random.Random(), best=2.0, other=random.Random())
@@ -332,7 +332,7 @@ def test_all_reasons_are_told_at_once() -> None:
         assert text in caught.value.message
 
 
-def test_generators_that_are_not_registered_again_are_missed() -> None:
+def test_a_state_with_a_generator_that_is_not_registered_is_refused() -> None:
     seeds = determinism.seed(1)
     seeds.register(random.Random(), name="augmentation")
     state = capture()
@@ -344,13 +344,13 @@ def test_generators_that_are_not_registered_again_are_missed() -> None:
 
 
 @pytest.mark.parametrize("allow", [["version"], "ranks"])
-def test_what_may_differ_must_be_known(allow: Any) -> None:
+def test_unknown_values_of_allow_are_refused(allow: Any) -> None:
     with pytest.raises(UsageError) as caught:
         restore(capture(), allow=allow)
     assert caught.value.identifier == "allow-unknown"
 
 
-def test_torch_load_takes_it_with_weights_only(tmp_path: Path) -> None:
+def test_torch_load_reads_a_state_with_weights_only(tmp_path: Path) -> None:
     training = Training()
     torch.save({"epoch": 3, "state": capture(epoch=3, **training.parts()).to_dict()}, tmp_path / "last.pt")
 
@@ -359,7 +359,7 @@ def test_torch_load_takes_it_with_weights_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_distributed_checkpoints_take_it(tmp_path: Path) -> None:
+def test_distributed_checkpoints_hold_a_state(tmp_path: Path) -> None:
     from torch.distributed import checkpoint
 
     whole = Training()
@@ -374,7 +374,7 @@ def test_distributed_checkpoints_take_it(tmp_path: Path) -> None:
     assert resumed.steps(2) == expected
 
 
-def test_a_distributed_checkpoint_of_other_ranks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_distributed_checkpoint_of_another_rank_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     saved = Checkpointed().state_dict()
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -382,7 +382,7 @@ def test_a_distributed_checkpoint_of_other_ranks_is_refused(monkeypatch: pytest.
         Checkpointed().load_state_dict(saved)
 
 
-def test_a_setting_that_cannot_be_put_back_leaves_everything_as_it_was() -> None:
+def test_a_setting_that_cannot_be_restored_leaves_everything_unchanged() -> None:
     state = capture()
     settings = {
         **state.document["settings"],
@@ -398,7 +398,7 @@ def test_a_setting_that_cannot_be_put_back_leaves_everything_as_it_was() -> None
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_process_group_tells_the_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rank_comes_from_the_process_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "8")

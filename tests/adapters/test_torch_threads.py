@@ -1,4 +1,4 @@
-"""What is noted of the ops of threads: whether another thread wrote what they used while they ran."""
+"""Ops in threads: it is noted whether another thread wrote to their tensors while they ran."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Meanwhile = Callable[[torch.Tensor], Any]
 
 @pytest.fixture(autouse=True, params=["python", pytest.param("native", marks=pytest.mark.native_recorder)])
 def recorder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each recorder notes it."""
+    """Run each test with each recorder."""
     monkeypatch.setenv("DETERMINISM_RECORDER", request.param)
 
 
@@ -38,13 +38,13 @@ def in_a_thread(work: Callable[[], Any]) -> None:
 
 @pytest.fixture
 def slow_op() -> Iterator[tuple[Any, list[Callable[[], None]], Callable[[], None]]]:
-    """Ops that add up what they get, what is to happen while they run, and what makes them give another result."""
+    """Ops that add up their input, the actions to take while they run, and a function that makes them give a different result."""
     meanwhile: list[Callable[[], None]] = []
     extra: dict[str, float] = {}
 
     def add_up(values: torch.Tensor) -> torch.Tensor:
         if meanwhile:
-            # As another thread would: what it does is not part of this op.
+            # In another thread, so that the action is not part of this op.
             in_a_thread(meanwhile.pop())
         return values.sum() + extra.get("amount", 0)
 
@@ -74,7 +74,7 @@ def read(values: torch.Tensor) -> None:
 
 
 def noted(trace: Path, stream: str = "main.threads") -> list[str] | None:
-    """The ops of the records that overlapped with what another thread wrote."""
+    """The ops of the records that overlapped with a write by another thread."""
     process = next(one for one in open_trace(trace).processes if one.key == stream)
     numbers = process.description.get("overlapped")
     if numbers is None:
@@ -91,7 +91,7 @@ def noted(trace: Path, stream: str = "main.threads") -> list[str] | None:
 @pytest.mark.parametrize(
     ("meanwhile", "is_noted"), [(write_by_an_op, True), (write_by_numpy, True), (read, False), (None, False)]
 )
-def test_what_another_thread_writes_while_an_op_runs_is_noted(
+def test_a_write_by_another_thread_while_an_op_runs_is_noted(
     slow_op: Any, op: str, meanwhile: Meanwhile | None, is_noted: bool, tmp_path: Path
 ) -> None:
     ops, happening, _ = slow_op
@@ -105,7 +105,7 @@ def test_what_another_thread_writes_while_an_op_runs_is_noted(
     assert (noted(tmp_path / "trace") or [None]) == ([f"determinism_test::{op}"] if is_noted else [None])
 
 
-def test_the_main_thread_notes_it_of_what_threads_wrote_before(slow_op: Any, tmp_path: Path) -> None:
+def test_an_overlapping_write_is_noted_for_the_main_thread_too(slow_op: Any, tmp_path: Path) -> None:
     ops, happening, _ = slow_op
     with determinism.record(tmp_path / "trace"):
         values = torch.arange(4.0)
@@ -117,10 +117,10 @@ def test_the_main_thread_notes_it_of_what_threads_wrote_before(slow_op: Any, tmp
 
 
 @pytest.mark.parametrize("overlaps", [True, False])
-def test_equal_inputs_and_another_result_are_a_race_only_if_a_thread_wrote_meanwhile(
+def test_a_different_result_of_equal_inputs_is_a_race_only_if_a_thread_wrote(
     slow_op: Any, overlaps: bool, tmp_path: Path
 ) -> None:
-    """Both runs digest the same values; in one of them the op got others, or gives others by itself."""
+    """Both runs digest the same inputs; in the second, the op reads different values, or varies by itself."""
     ops, happening, vary = slow_op
 
     def run(trace: Path, *, is_first: bool) -> Path:
@@ -140,7 +140,7 @@ def test_equal_inputs_and_another_result_are_a_race_only_if_a_thread_wrote_meanw
 
 
 @pytest.mark.parametrize("line", ["the one that is wanted", "another one"])
-def test_a_record_of_a_thread_is_found_again_by_its_line_and_what_it_gets(line: str, tmp_path: Path) -> None:
+def test_a_record_of_a_thread_is_found_again_by_its_line_and_inputs(line: str, tmp_path: Path) -> None:
     ended = []
 
     def finish(reason: str) -> None:
@@ -179,7 +179,7 @@ def test_a_record_of_a_thread_is_found_again_by_its_line_and_what_it_gets(line: 
 
 
 @pytest.mark.parametrize("reads", ["numpy", "item"])
-def test_what_a_thread_made_and_the_program_reads_afterwards_has_not_disappeared(reads: str, tmp_path: Path) -> None:
+def test_a_difference_made_in_a_thread_and_read_later_is_not_absorbed(reads: str, tmp_path: Path) -> None:
     def program(value: float) -> None:
         weight, given = torch.zeros(4), torch.frombuffer(bytearray(4), dtype=torch.float32)
         given.numpy()[:] = value

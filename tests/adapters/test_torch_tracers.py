@@ -1,4 +1,4 @@
-"""Tracers, exporters and modes give under recording what they give without: graphs, results, files, errors, warnings."""
+"""Tracers, exporters and modes behave the same with and without recording: graphs, results, files, errors, warnings."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def net() -> Net:
 
 
 def content(file: io.BytesIO | str) -> list[tuple[str, str]]:
-    """The parts of a saved archive, without the random number that some carry and names that count up in a process."""
+    """The parts of a saved archive, without the random serialization id and without names numbered by a per-process counter."""
     with zipfile.ZipFile(file) as archive:
         parts = {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
     return [
@@ -85,7 +85,7 @@ def jit_trace_training() -> Any:
 
 
 def jit_trace_files() -> Any:
-    # They hold the names, files and lines of all frames that were on the stack, and lengths of names that count up in a process: the count begins anew.
+    # The files hold names, files and lines of all stack frames, and the lengths of names numbered by a per-process counter: reset the counter.
     torch._C._jit_clear_class_registry()
     return saved(torch.jit.save, torch.jit.trace(net().eval(), IMAGES))
 
@@ -325,7 +325,7 @@ _NAMES_THAT_VARY = re.compile(r"___torch_mangle_\d+|0x[0-9a-f]{6,}")
 
 
 def outcome(program: Callable[[], Any]) -> tuple[str, str, list[tuple[str, str, str, int]]]:
-    """What a program gives or raises, and which warnings it gives where."""
+    """The result or error of a program, and its warnings with their places."""
     torch.manual_seed(1)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -340,7 +340,7 @@ def outcome(program: Callable[[], Any]) -> tuple[str, str, list[tuple[str, str, 
 
 def assert_undisturbed(program: Callable[[], Any], folder: Path) -> None:
     outcomes = []
-    # PyTorch gives some warnings once in a process, so the first outcome does not count.
+    # PyTorch gives some warnings only once per process, so the first outcome is discarded.
     for context in (nullcontext(), nullcontext(), determinism.record(folder)):
         with context:
             outcomes.append(outcome(program))
@@ -351,17 +351,17 @@ def assert_undisturbed(program: Callable[[], Any], folder: Path) -> None:
 
 
 @pytest.mark.parametrize("program", QUICK, ids=lambda program: program.__name__)
-def test_same_as_plain(program: Callable[[], Any], tmp_path: Path) -> None:
+def test_quick_program_behaves_as_unrecorded(program: Callable[[], Any], tmp_path: Path) -> None:
     assert_undisturbed(program, tmp_path / "trace")
 
 
 @pytest.mark.thorough("samples")
 @pytest.mark.parametrize("program", SLOW, ids=lambda program: program.__name__)
-def test_slow_one_same_as_plain(program: Callable[[], Any], tmp_path: Path) -> None:
+def test_slow_program_behaves_as_unrecorded(program: Callable[[], Any], tmp_path: Path) -> None:
     assert_undisturbed(program, tmp_path / "trace")
 
 
-def test_dynamo_that_was_imported_before_compiles_whole_graphs(tmp_path: Path) -> None:
+def test_dynamo_imported_before_the_recording_compiles_whole_graphs(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
     x = torch.ones(2, 3)
     plain = torch.compile(lambda x: module(x) * 2, backend="eager", fullgraph=True)(x)
@@ -372,7 +372,7 @@ def test_dynamo_that_was_imported_before_compiles_whole_graphs(tmp_path: Path) -
 
 
 class Averaging(nn.Module):
-    """Keeps an average of what it saw in a buffer, as batch normalisation does, with or without noise in it."""
+    """Keeps a running average of its inputs in a buffer, as batch normalization does, optionally with noise."""
 
     def __init__(self, noise: float) -> None:
         super().__init__()
@@ -398,7 +398,7 @@ def averaged_while_traced(noise: float) -> Callable[[], Any]:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.trace.* is deprecated")
-def test_what_changed_while_it_was_traced_is_compared(tmp_path: Path) -> None:
+def test_a_buffer_that_changed_during_tracing_is_compared(tmp_path: Path) -> None:
     assert compare_program(averaged_while_traced(0.0), tmp_path / "equal").verdict is Verdict.SAME
     comparison = compare_program(averaged_while_traced(1.0), tmp_path / "noise")
     assert comparison.verdict is Verdict.DIFFERENT
@@ -409,7 +409,7 @@ def test_what_changed_while_it_was_traced_is_compared(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.trace.* is deprecated")
-def test_the_functions_of_the_tracer_are_put_back(tmp_path: Path) -> None:
+def test_the_functions_of_the_tracer_are_restored(tmp_path: Path) -> None:
     names = ("_create_graph_by_tracing", "_create_function_from_trace", "_create_function_from_trace_with_dict")
     before = [vars(torch._C)[name] for name in names], torch._C.ScriptModule._create_method_from_trace
     with determinism.record(tmp_path / "trace"):

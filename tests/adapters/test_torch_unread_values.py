@@ -1,4 +1,4 @@
-"""The seed that each iterator of a data loader draws and reads is no result of the program; what is drawn with it is."""
+"""The seed that each iterator of a data loader draws and reads is not a result of the program; draws made with it are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from determinism.comparison.runs import compare
 from determinism.types import Verdict
 from tests.torch_recorders import RECORDERS, record_with
 
-ROWS = torch.arange(24.0).reshape(6, 4)
+ROWS = torch.arange(96.0).reshape(24, 4)
 
 
 class Noisy(Dataset[torch.Tensor]):
@@ -27,7 +27,7 @@ class Noisy(Dataset[torch.Tensor]):
 
 
 class Shuffled(Sampler[int]):
-    """Reads the order as soon as the iterator of the loader is made."""
+    """Reads the order as soon as the loader's iterator is made."""
 
     def __init__(self) -> None:
         pass
@@ -40,7 +40,7 @@ class Shuffled(Sampler[int]):
 
 
 def evaluated(loader: DataLoader[torch.Tensor]) -> Callable[[], float]:
-    """A program that nobody seeds."""
+    """A program without a seed."""
 
     def program() -> float:
         torch.seed()
@@ -61,7 +61,7 @@ def verdict(loader: DataLoader[torch.Tensor], recorder: str, folder: Path) -> Ve
 
 @pytest.mark.parametrize("recorder", RECORDERS)
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_data_in_their_order_are_the_same_though_nobody_seeds(num_workers: int, recorder: str, tmp_path: Path) -> None:
+def test_data_in_order_are_the_same_even_without_a_seed(num_workers: int, recorder: str, tmp_path: Path) -> None:
     loader: DataLoader[torch.Tensor] = DataLoader(ROWS, batch_size=2, num_workers=num_workers)  # type: ignore[arg-type]
     assert verdict(loader, recorder, tmp_path) is Verdict.SAME
 
@@ -76,5 +76,5 @@ def test_data_in_their_order_are_the_same_though_nobody_seeds(num_workers: int, 
         pytest.param(DataLoader(Noisy(), batch_size=2, num_workers=2), id="noise of workers"),
     ],
 )
-def test_what_is_drawn_without_a_seed_differs(loader: DataLoader[torch.Tensor], recorder: str, tmp_path: Path) -> None:
+def test_draws_without_a_seed_differ(loader: DataLoader[torch.Tensor], recorder: str, tmp_path: Path) -> None:
     assert verdict(loader, recorder, tmp_path) is Verdict.DIFFERENT

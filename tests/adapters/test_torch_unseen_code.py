@@ -1,4 +1,4 @@
-"""Code that no dispatch mode sees is said to be there, and only then."""
+"""Code that no dispatch mode sees is reported, and only if it is there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from determinism.trace.opening import open_trace
 
 
 def _load(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, content: bytes) -> None:
-    """Stand in for an extension module; a compiler is not everywhere."""
+    """Simulate a loaded extension module, since not every machine has a compiler."""
     module = ModuleType(name)
     module.__file__ = str(folder / f"{name}{EXTENSION_SUFFIXES[0]}")
     Path(module.__file__).write_bytes(content)
@@ -31,7 +31,7 @@ def _blind_spots(folder: Path) -> list[tuple[str, str, int]]:
 
 def test_an_extension_linked_with_pytorch_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     _load(monkeypatch, tmp_path, "fast_rotation", b"\x7fELF...libtorch_python.so\0...")
-    # With PyTorch 2.6 and 2.8 it is found among the loaded modules.
+    # With PyTorch 2.6 and 2.8, the native recorder is among the loaded modules.
     _load(monkeypatch, tmp_path, native_library.MODULE, b"\x7fELF...libtorch_python.so\0...")
     _load(monkeypatch, tmp_path, "fast_parsing", b"\x7fELF...libc.so.6\0...")
     assert list(extensions()) == ["fast_rotation"]
@@ -40,7 +40,7 @@ def test_an_extension_linked_with_pytorch_is_named(monkeypatch: pytest.MonkeyPat
     assert _blind_spots(tmp_path / "trace") == [("extension", "extension module fast_rotation", 1)]
 
 
-def test_an_ordinary_program_has_no_extension(tmp_path: Path) -> None:
+def test_an_ordinary_program_has_no_blind_spot(tmp_path: Path) -> None:
     with determinism.record(tmp_path / "trace"):
         torch.ones(3).sum()
     assert _blind_spots(tmp_path / "trace") == []

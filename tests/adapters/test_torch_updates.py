@@ -1,6 +1,6 @@
-"""Steps of programs that update what they train without an optimizer: they end before what was updated is used again.
+"""Steps of programs that update parameters without an optimizer: a step ends before updated parameters are used again.
 
-Whether a program has an optimizer is seen among all objects of a process, so all programs run in one that has no other.
+The recorder looks for optimizers among all objects of a process, so all programs run in a separate one without others.
 """
 
 from __future__ import annotations
@@ -141,11 +141,11 @@ PROGRAMS: dict[Callable[[], None], tuple[str | None, int]] = {
     with_an_optimizer_and_a_penalty: ("optimizer", 5),
     by_steps_of_its_own: ("determinism.step", 5),
 }
-"""What counts the steps, and how many end."""
+"""What the steps are counted by, and how many end."""
 
 
 def steps_of(program: Callable[[], None], level: Level) -> dict[str, Any]:
-    """What counts the steps of a program, how many ended, and in which of them each loss is."""
+    """What the steps of a program are counted by, how many ended, and the step of each loss."""
     gc.collect()
     with tempfile.TemporaryDirectory() as folder:
         with determinism.record(Path(folder) / "trace", level=level):
@@ -169,7 +169,7 @@ def main() -> None:
 @pytest.fixture(scope="module")
 def steps() -> dict[str, dict[str, Any]]:
     command = [sys.executable, "-c", "from tests.adapters import test_torch_updates as t; t.main()"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -177,7 +177,7 @@ def steps() -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 @pytest.mark.parametrize("level", Level, ids=str)
 @pytest.mark.parametrize("recorder", ["native", "python"])
-def test_steps_are_those_of_the_loop(
+def test_steps_are_the_iterations_of_the_loop(
     steps: dict[str, dict[str, Any]], program: Callable[[], None], level: Level, recorder: str
 ) -> None:
     by, number = PROGRAMS[program]

@@ -63,7 +63,7 @@ def one_thread() -> Any:
     torch.set_num_threads(before)
 
 
-def test_ops_are_recorded_from_the_window_on(tmp_path: Path) -> None:
+def test_ops_are_recorded_from_the_start_of_the_window(tmp_path: Path) -> None:
     recorded(tmp_path / "a", window=3)
 
     (process,) = open_trace(tmp_path / "a").processes
@@ -74,7 +74,7 @@ def test_ops_are_recorded_from_the_window_on(tmp_path: Path) -> None:
     assert process.extent[1] == STEPS - 3
 
 
-def test_the_ledger_has_every_step_and_is_that_of_level_step(tmp_path: Path) -> None:
+def test_the_ledger_has_every_step_and_equals_that_of_level_step(tmp_path: Path) -> None:
     recorded(tmp_path / "window", window=3)
     recorded(tmp_path / "step", level="step")
 
@@ -121,7 +121,7 @@ def test_equal_windows_are_the_same(tmp_path: Path) -> None:
 
 
 def reset_after(step: int, seed: float) -> torch.Tensor:
-    """Trains with a seed in step 0 that no later step shows."""
+    """Train with a seed that changes step 0; the weights are reset after the given step."""
     torch.manual_seed(0)
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -148,7 +148,7 @@ def test_a_difference_before_the_window_is_seen_in_the_ledgers(tmp_path: Path) -
     assert "Ops were recorded only from step 3 on" in first.detail
 
 
-def test_windows_that_begin_at_other_steps_are_compared_where_both_have_ops(tmp_path: Path) -> None:
+def test_windows_that_begin_at_different_steps_are_compared_where_they_overlap(tmp_path: Path) -> None:
     for name, window, seed in (("a", 2, 0.0), ("b", 4, 0.0), ("c", 4, 0.5)):
         recorded(tmp_path / name, partial(train, planted=5, seed=seed), window=window)
     first, later, other = (open_trace(tmp_path / name) for name in "abc")
@@ -158,7 +158,7 @@ def test_windows_that_begin_at_other_steps_are_compared_where_both_have_ops(tmp_
     assert divergence is not None and (divergence.step, divergence.op) == (5, "aten::add.Tensor")
 
 
-def test_a_window_that_no_run_reached_says_so(tmp_path: Path) -> None:
+def test_a_window_that_no_run_reaches_is_inconclusive_unless_the_ledgers_differ(tmp_path: Path) -> None:
     for name, seed in (("a", 0.0), ("b", 0.0), ("c", 0.5)):
         recorded(tmp_path / name, partial(reset_after, 1, seed), window=99)
     first, again, other = (open_trace(tmp_path / name) for name in "abc")
@@ -169,7 +169,7 @@ def test_a_window_that_no_run_reached_says_so(tmp_path: Path) -> None:
     assert compare_runs([first, other]).verdict is Verdict.DIFFERENT
 
 
-def test_a_run_without_the_first_ops_and_one_with_all_have_no_verdict_without_ledgers(tmp_path: Path) -> None:
+def test_a_windowed_and_a_whole_run_are_inconclusive_without_two_ledgers(tmp_path: Path) -> None:
     recorded(tmp_path / "window", window=3)
     recorded(tmp_path / "whole")
 
@@ -178,7 +178,7 @@ def test_a_run_without_the_first_ops_and_one_with_all_have_no_verdict_without_le
     assert "are missing in one run (--from-step)" in comparison.trouble[0].message
 
 
-def test_steps_of_a_resumed_program_go_on_counting(tmp_path: Path) -> None:
+def test_steps_of_a_resumed_program_are_counted_from_its_first_step(tmp_path: Path) -> None:
     recorded(tmp_path / "a", lambda: train(first=100), first_step=100, window=102)
 
     found = ledger(tmp_path / "a")
@@ -195,7 +195,7 @@ def steps_with_state(folder: Path) -> list[int]:
     return [place for place in range(len(rows)) if set(rows.digests(place)) >= STATE]
 
 
-def test_the_state_is_digested_at_some_steps_and_gradients_at_each(tmp_path: Path) -> None:
+def test_state_every_limits_the_digests_of_the_state_but_not_of_gradients(tmp_path: Path) -> None:
     recorded(tmp_path / "a", level="step", state_every=4)
     recorded(tmp_path / "window", window=3, state_every=4)
 
@@ -226,7 +226,7 @@ def test_without_gradients_the_state_is_digested_at_each_step(tmp_path: Path) ->
     assert all("parameters" in rows.digests(place) or "gradients" in rows.digests(place) for place in range(STEPS))
 
 
-def test_the_state_after_the_last_step_is_compared_whatever_its_number(tmp_path: Path) -> None:
+def test_the_state_after_the_last_step_is_always_compared(tmp_path: Path) -> None:
     kept = []
 
     def train_and_change(extra: float) -> Callable[[], torch.Tensor]:
@@ -253,7 +253,7 @@ def test_the_state_after_the_last_step_is_compared_whatever_its_number(tmp_path:
     assert compare_runs([first, other]).verdict is Verdict.DIFFERENT
 
 
-def test_runs_with_the_state_of_other_steps_are_refused(tmp_path: Path) -> None:
+def test_runs_with_different_values_of_state_every_are_refused(tmp_path: Path) -> None:
     recorded(tmp_path / "a", level="step", state_every=4)
     recorded(tmp_path / "b", level="step", state_every=8)
 
@@ -283,7 +283,7 @@ def many_parameters(folder: Path, *, odd: float = 0.0, at: int = 2) -> None:
             optimizer.step()
 
 
-def test_many_tensors_have_one_record_a_step_and_one_each_at_both_ends(tmp_path: Path) -> None:
+def test_many_tensors_have_one_record_per_kind_except_at_both_ends(tmp_path: Path) -> None:
     many_parameters(tmp_path / "a")
 
     (process,) = open_trace(tmp_path / "a").processes
@@ -313,7 +313,7 @@ def test_equal_runs_with_many_tensors_are_the_same(tmp_path: Path) -> None:
     assert first_parting(ledger(tmp_path / "a"), ledger(tmp_path / "b")) is None
 
 
-def test_what_a_module_holds_is_known_when_it_changes() -> None:
+def test_changes_to_the_tensors_of_a_module_are_noticed() -> None:
     paths = ModulePaths(lambda name: 0)
     held = HeldTensors(paths)
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
@@ -337,7 +337,7 @@ def test_what_a_module_holds_is_known_when_it_changes() -> None:
     assert known() == expected()
 
 
-def test_what_optimizers_and_backwards_add_is_known_when_it_changes() -> None:
+def test_changes_to_optimizer_states_and_gradients_are_noticed() -> None:
     paths = ModulePaths(lambda name: 0)
     held = HeldTensors(paths)
     model = nn.Linear(2, 1)
@@ -365,7 +365,7 @@ def test_what_optimizers_and_backwards_add_is_known_when_it_changes() -> None:
     train()
     assert [one.name for one in held.gradients()] == ["weight", "bias"]
 
-    # As `load_state_dict` does: other tensors, under the same names.
+    # As `load_state_dict` does: new tensors under the same names.
     for of_parameter in optimizer.state.values():
         of_parameter["momentum_buffer"] = of_parameter["momentum_buffer"].clone()
     kept = {id(one.tensor) for one in held.tensors()}
@@ -376,7 +376,7 @@ def test_what_optimizers_and_backwards_add_is_known_when_it_changes() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("by", ["python", pytest.param("native", marks=pytest.mark.native_recorder)])
-def test_what_is_held_is_what_would_be_found_anew(seed: int, by: str) -> None:
+def test_the_held_tensors_equal_those_of_a_fresh_search(seed: int, by: str) -> None:
     choose = random.Random(seed)
     paths = ModulePaths(lambda name: 0)
     held, optimizers = HeldTensors(paths, native_library.load().identities if by == "native" else None), []
@@ -441,7 +441,7 @@ def test_what_is_held_is_what_would_be_found_anew(seed: int, by: str) -> None:
                 layer.weight.grad = None
 
     def names(found: Iterable[Held]) -> list[tuple[str, str, int]]:
-        # Kept, so that no other tensor gets the id of one that was taken away.
+        # Kept alive, so that no new tensor gets the id of a removed one.
         kept.extend(one.tensor for one in found)
         return [(one.kind, one.name, id(one.tensor)) for one in found]
 
@@ -463,8 +463,8 @@ def test_what_is_held_is_what_would_be_found_anew(seed: int, by: str) -> None:
     assert num_held > 1000
 
 
-def test_a_tensor_that_is_gone_is_not_known_by_its_id() -> None:
-    # Another tensor may lie where it lay, and have its id.
+def test_a_freed_tensor_is_not_recognized_by_its_id() -> None:
+    # A new tensor may get its address, and hence its id.
     tensors = [torch.zeros(1), torch.zeros(1)]
     known = _Known([], [Held("parameter", str(number), tensor) for number, tensor in enumerate(tensors)])
     assert [*map(id, known.tensors() or ())] == [*map(id, tensors)]
@@ -473,7 +473,7 @@ def test_a_tensor_that_is_gone_is_not_known_by_its_id() -> None:
     assert known.tensors() is None
 
 
-def test_a_module_that_says_otherwise_what_it_holds_is_asked() -> None:
+def test_a_module_that_overrides_named_parameters_is_asked() -> None:
     class Renamed(nn.Linear):
         def named_parameters(self, *args: Any, **kwargs: Any) -> Any:
             return iter([("mine", self.weight)])

@@ -1,4 +1,4 @@
-"""Writes the reference of the public API, `docs/api.md`, from the docstrings: `make docs`."""
+"""Write the reference of the public API, `docs/api.md`, from the docstrings: `make docs`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _entries(things: dict[str, Any]) -> Iterator[str]:
 
 
 def _signature(function: Any, name: str) -> str:
-    """How a function is called, as its source has it."""
+    """The signature of a function, from its source."""
     source = textwrap.dedent(inspect.getsource(inspect.unwrap(function)))
     node = next(node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
     gives = "" if node.returns is None else f" -> {ast.unparse(node.returns)}"
@@ -99,7 +99,7 @@ def _plain(text: str) -> str:
 
 
 def _members(kind: type) -> Iterator[str]:
-    """The values of an enumeration; else fields, properties and methods, each with its first sentence."""
+    """The values of an enumeration; otherwise fields, properties and methods, each with its first sentence."""
     if issubclass(kind, enum.Enum):
         yield "".join(f"- `{member.value}`\n" for member in kind)
         return

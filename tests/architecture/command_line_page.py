@@ -1,4 +1,4 @@
-"""Writes what `--help` says into `docs/command-line.md`: `make docs`."""
+"""Write the output of `--help` into `docs/command-line.md`: `make docs`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLOCK = re.compile(
 
 
 def help_text(name: str | None) -> str:
-    """What `determinism NAME --help` prints; `determinism --help` for None."""
+    """The output of `determinism NAME --help`; of `determinism --help` for None."""
     settings = {"terminal_width": 100, "max_content_width": 100, "help_option_names": ["-h", "--help"]}
     parent = click.Context(COMMAND, info_name="determinism", **settings)
     if name is None:
@@ -32,7 +32,7 @@ def help_text(name: str | None) -> str:
 
 
 def names(group: click.Group = COMMAND, before: str = "") -> list[str]:
-    """Every subcommand, those of groups too."""
+    """Every subcommand, including those of groups."""
     found: list[str] = []
     for name, subcommand in group.commands.items():
         found.append(f"{before}{name}")

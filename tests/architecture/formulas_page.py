@@ -1,4 +1,4 @@
-"""Writes the audited ops of each version of PyTorch into `docs/formulas.md`: `make docs`."""
+"""Write the audited ops of each version of PyTorch into `docs/formulas.md`: `make docs`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GROUPS = {
 
 
 def section(audit: dict[str, Any]) -> str:
-    """What one audit found."""
+    """The findings of one audit."""
     lines = [
         f"\n## PyTorch {audit['torch']}, {audit['device'].upper()}\n",
         f"{audit['cases']} cases with {', '.join(audit['dtypes'])}.\n",

@@ -1,4 +1,4 @@
-"""Looks for mistakes in what is known of ops, says what to do about each, and writes what is made from it: `make facts`."""
+"""Check the knowledge about ops for mistakes, say how to mend each, and write the files made from it: `make facts`."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ KINDS = {
     "history": "history",
     "myths.toml": "myths",
 }
-"""Which definition of the schema holds for a file, by the first part of its path."""
+"""The definition in the schema for a file, by the first part of its path."""
 MOST_LINES = 450
 _SAME = ("framework", "device", "direction", "dtype", "condition", "basis")
 
 
 def problems(folder: Path = DATA) -> list[str]:
-    """What is wrong in a folder of data: where, what was found, and what to do."""
+    """The problems in a folder of data, each with its place, the finding and the remedy."""
     found: list[str] = []
     statuses: list[tuple[str, str, dict[str, Any]]] = []
     frameworks = {path.stem for path in (folder / "frameworks").glob("*.toml")}
@@ -47,7 +47,7 @@ def problems(folder: Path = DATA) -> list[str]:
 
 
 def _read(path: Path, name: str) -> tuple[dict[str, Any], list[str]]:
-    """The content of a file, and what is wrong with it by itself."""
+    """The content of a file, and its problems regardless of other files."""
     kind = KINDS.get(name.split("/")[0])
     if kind is None:
         return {}, [f"{name}: nothing reads this place. Put the file into one of {', '.join(KINDS)}."]
@@ -64,7 +64,7 @@ def _read(path: Path, name: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def violations(document: dict[str, Any], kind: str) -> list[str]:
-    """What in a document is not as the schema has it, and what the schema says about that place."""
+    """The violations of the schema in a document, each with the schema's description of that place."""
     validator = jsonschema.Draft202012Validator({"$ref": f"#/$defs/{kind}", "$defs": SCHEMA["$defs"]})
     by_place: dict[str, jsonschema.ValidationError] = {}
     for error in validator.iter_errors(document):
@@ -79,7 +79,7 @@ def _explained(error: jsonschema.ValidationError, document: dict[str, Any]) -> s
 
 
 def _place(error: jsonschema.ValidationError, document: dict[str, Any]) -> str:
-    """Where a mistake is, by the names of the entries on the way there."""
+    """The place of a mistake, by the names of the entries that lead to it."""
     place, words = document, ""
     for part in error.absolute_path:
         place = place[part]
@@ -127,7 +127,7 @@ def _ranges(statuses: list[tuple[str, str, dict[str, Any]]]) -> Iterator[str]:
 
 
 def main() -> int:
-    """Say what is wrong; if nothing is, write the index and the pages."""
+    """Report the problems; if there are none, write the index and the pages."""
     found = problems()
     for problem in found:
         print(problem, file=sys.stderr)

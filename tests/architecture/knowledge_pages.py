@@ -1,4 +1,4 @@
-"""Writes the pages on what is known: ops by framework, settings, history, myths. `make facts`."""
+"""Write the knowledge pages: ops by framework, settings, history, myths. `make facts`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ADDRESS = re.compile(r"(https://\S+?)(,? .*)?")
 
 
 def cell(text: str) -> str:
-    """A text as it may stand in a table."""
+    """A text, escaped for a table."""
     return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_")
 
 
@@ -50,7 +50,7 @@ def table(heads: tuple[str, ...], rows: list[list[str]]) -> list[str]:
 
 
 def source_text(source: Source) -> str:
-    """A source, with a link where there is an address."""
+    """A source, with a link if it has an address."""
     date = f" ({source.date})" if source.date else ""
     part = {"issue": "issues", "pull request": "pull"}.get(source.kind)
     if part and (match := _NUMBERED.fullmatch(source.reference)):
@@ -81,7 +81,7 @@ def status_row(status: Status, framework: str) -> list[str]:
 
 
 def op_section(op: Op, docs: str = "") -> Iterator[str]:
-    """What is known of one op, for a page from which `docs` leads to the folder of the other pages."""
+    """The section on an op; `docs` is the relative path from its page to the folder of the other pages."""
     yield f"### {code(op.name)}\n"
     yield f"{cell(op.summary)}\n"
     if op.names:
@@ -94,7 +94,7 @@ def op_section(op: Op, docs: str = "") -> Iterator[str]:
 
 
 def modes(framework: Framework) -> Iterator[str]:
-    """What deterministic mode is in each version."""
+    """Deterministic mode in each version, and the versions that a framework is built on."""
     if framework.modes:
         rows = [
             [cell(str(mode.versions)), cell(mode.how), cell(mode.note or ""), "; ".join(map(source_text, mode.sources))]
@@ -125,7 +125,7 @@ def ops_page(title: str, folder: str, frameworks: tuple[str, ...]) -> str:
 
 
 def settings_page() -> str:
-    """The page of what can be set."""
+    """The page of settings."""
     lines = ["# Settings that have to do with determinism\n", MADE]
     for name, of_framework in groupby(sorted(settings(), key=lambda one: one.framework), key=lambda one: one.framework):
         lines.append(f"## {framework_named(name).title}\n")
@@ -159,7 +159,7 @@ def history_page() -> str:
 
 
 def myths_page() -> str:
-    """The page of what is said and not so."""
+    """The page of myths."""
     lines = ["# Myths about determinism\n", MADE]
     for myth in myths():
         lines += [

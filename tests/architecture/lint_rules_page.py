@@ -1,4 +1,4 @@
-"""Writes `docs/lint-rules.md`, and a page for each rule and cause under `docs/cause`: `make docs`."""
+"""Write `docs/lint-rules.md`, and a page for each rule and cause under `docs/cause`: `make docs`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Made from the rules by `make docs`. How to use [`determinism lint`](lint.md) is 
 |---|---|---|
 """
 _ORPHAN = "---\norphan: true\n---\n\n"
-"""In no table of contents: it would be in the navigation of every page."""
+"""Keeps a page out of the tables of contents: it would be in the navigation of every page."""
 
 
 def written() -> str:
-    """The page that leads to all others."""
+    """The page that links to all others."""
     rows = [
         f"| [`{rule.identifier}`](cause/{rule.identifier}.md) | {rule.title} | {'yes' if rule.identifier in causes() else ''} |"
         for rule in rules().values()

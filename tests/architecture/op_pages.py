@@ -1,4 +1,4 @@
-"""Writes a page for each op, for the site: `make site`. They are made anew each time and not kept."""
+"""Write a page for each op, for the site: `make site`. The pages are generated each time and not committed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FOLDER = DOCS / "op"
 
 
 def file_of(op: Op) -> str:
-    """The name of an op's page, without its ending."""
+    """The name of an op's page, without the extension."""
     words = re.sub(r"[^a-z0-9]+", "-", op.name.lower()).strip("-")
     return f"{op.framework}-{words}"
 
@@ -23,7 +23,7 @@ def page_of(op: Op) -> str:
     """The page of an op."""
     _, *section = op_section(op, "../")
     title = framework_named(op.framework).title
-    # In no table of contents: Sphinx would write hundreds of entries into the navigation of every page.
+    # Not in any table of contents: Sphinx would write hundreds of entries into the navigation of every page.
     orphan = "---\norphan: true\n---\n"
     lines = [
         orphan,
@@ -34,7 +34,7 @@ def page_of(op: Op) -> str:
 
 
 def index_page(ops: list[Op]) -> str:
-    """The page that leads to all others, by each of their names."""
+    """The page that links to all others by each of their names."""
     lines = ["# All ops\n", "By name; names that lead to the same op have the same page.\n"]
     names = sorted(
         {(name, file_of(op)) for op in ops for name in (op.name, *op.names)}, key=lambda one: (key_of(one[0]), one)
@@ -44,7 +44,7 @@ def index_page(ops: list[Op]) -> str:
 
 
 def write_pages(folder: Path) -> int:
-    """Write all pages into a folder that is emptied before; how many there are."""
+    """Write all pages into a folder, which is emptied first; return their number."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     ops = [op for file in op_files() for op in ops_of(file)]

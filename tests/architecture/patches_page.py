@@ -1,4 +1,4 @@
-"""Writes what `benchmarks/patches.py` measured into `docs/patches-pytorch.md`: `make docs`."""
+"""Write the measurements of `benchmarks/patches.py` into `docs/patches-pytorch.md`: `make docs`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TESTED_ON_A_GPU = (
 
 
 def section(measured: dict[str, Any]) -> str:
-    """One table, with where and when it was measured."""
+    """One table, with the place and date of the measurement."""
     on_cpu = measured["device"] == "cpu"
     versions = measured["versions"]
     lines = [

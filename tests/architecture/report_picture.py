@@ -1,4 +1,4 @@
-"""Draws the report of a stored program as a terminal shows it, for the documents: `make docs`."""
+"""Draw the report of a stored program as a terminal shows it, for the documents: `make docs`."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ ROOT = Path(__file__).parents[2]
 REPORT = ROOT / "tests" / "golden" / "stored" / "explained" / "hash_order" / "report.json"
 _STATIC = ROOT / "docs" / "_static"
 PICTURES = {_STATIC / "report.svg": 100, **{_STATIC / f"report-{width}.svg": width for width in (60, 80, 140)}}
-"""The files, with how many columns the terminal has in each."""
+"""The files, each with the number of columns of its terminal."""
 
 
 def picture(width: int) -> str:
     """The report as SVG, with the colours of a terminal.
 
     Args:
-        width: How many columns the terminal has.
+        width: The number of columns of the terminal.
     """
     console = Console(file=io.StringIO(), width=width, record=True, force_terminal=True, color_system="truecolor")
     content = read_document(REPORT)
-    # It was stored by an earlier version, which worded it in another way.
+    # It was stored by an earlier version, which worded it differently.
     content |= {"headline": headline(content), "story": story_document(answer(content))}
     render(content, console, rest=None)
     return console.export_svg(title="determinism check -- python task_losses.py", unique_id=f"report-{width}")

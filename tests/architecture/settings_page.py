@@ -1,4 +1,4 @@
-"""Writes the settings that are known into `docs/settings.md`: `make docs`."""
+"""Write the known settings into `docs/settings.md`: `make docs`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BLOCK = re.compile(r"(?P<head><!-- settings: .*? -->\n).*?(?P<end><!-- end of se
 
 
 def wanted(fact: Fact) -> str:
-    """What a setting should be, in words."""
+    """The recommended value of a setting, in words."""
     if fact.option:
         return f"`{fact.option}=`"
     if fact.value is None:
@@ -22,7 +22,7 @@ def wanted(fact: Fact) -> str:
 
 
 def tables() -> str:
-    """The settings of each framework, and what stays nondeterministic."""
+    """The settings of each framework, and what remains nondeterministic."""
     lines = []
     for group in GROUPS:
         lines += ["", f"### {group}", "", "| setting | versions | value | where | why |", "|---|---|---|---|---|"]

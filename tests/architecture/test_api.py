@@ -1,4 +1,4 @@
-"""What the public API returns has a public name and types, and its documentation is complete."""
+"""Everything that the public API returns has a public name and types, and the documentation is complete."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def classes_in(hint: Any) -> Iterator[type]:
 
 
 def of_class(kind: type) -> Iterator[type]:
-    """The classes of what its public attributes, properties and methods give."""
+    """The classes that the public attributes, properties and methods of a class return."""
     scope = {**named_classes(), **vars(typing), **vars(sys.modules[kind.__module__])}
     for name, hint in typing.get_type_hints(kind, scope).items():
         if not name.startswith("_"):
@@ -77,7 +77,7 @@ def of_class(kind: type) -> Iterator[type]:
 
 
 def reachable() -> set[type]:
-    """Every class that a user of the public functions gets hold of."""
+    """Every class that a user of the public functions can reach."""
     waiting = [kind for function in FUNCTIONS.values() for kind in classes_in(returned(function))]
     waiting += [thing for thing in {**PUBLIC, **STATE}.values() if isinstance(thing, type)]
     found: set[type] = set()
@@ -85,7 +85,7 @@ def reachable() -> set[type]:
         kind = waiting.pop()
         if kind not in found:
             found.add(kind)
-            # What a recording does for adapters is no concern of users.
+            # What a recording does for adapters does not concern users.
             waiting += [] if kind is determinism.Recording else of_class(kind)
     return found
 
@@ -94,13 +94,13 @@ def test_everything_that_is_returned_has_a_public_name() -> None:
     public = {thing for thing in {**PUBLIC, **STATE}.values() if isinstance(thing, type)}
     found = reachable()
     assert {determinism.Comparison, determinism.Divergence, determinism.Kind, determinism.Frame} <= found
-    # A generator of streams is looked at through `Seeds`.
+    # Users see a generator of streams only through `Seeds`.
     assert {f"{kind.__module__}.{kind.__qualname__}" for kind in found - public} - {
         "determinism.session.seeding.RegisteredGenerators", "determinism.seeds.Streams",
     } == set()  # fmt: skip
 
 
-def test_every_public_name_leads_somewhere_and_others_do_not() -> None:
+def test_public_names_resolve_and_other_names_do_not() -> None:
     assert all(thing is not None for thing in PUBLIC.values())
     assert set(determinism.__all__) <= set(dir(determinism))
     with pytest.raises(AttributeError, match="no attribute 'compares'"):
@@ -133,11 +133,11 @@ def test_a_typed_program_passes_a_strict_type_checker(tmp_path: Path) -> None:
     (tmp_path / "wrong.py").write_text(
         'import determinism\n\ndeterminism.record("run", level="everything")\ndeterminism.compares("a", "b")\n'
     )
-    # Beside the project, so that its own configuration does not count; the cache is kept from one run to the next.
+    # Outside the project, so that its configuration does not apply; the cache is kept between runs.
     cache = Path(__file__).parents[2] / ".mypy_cache" / "users"
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "", "--cache-dir", str(cache)]
-    right = subprocess.run([*command, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    right = subprocess.run([*command, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=1200)
     assert right.returncode == 0, right.stdout + right.stderr
-    wrong = subprocess.run([*command, "wrong.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    wrong = subprocess.run([*command, "wrong.py"], cwd=tmp_path, capture_output=True, text=True, timeout=1200)
     assert wrong.returncode == 1
     assert '"level" to "record"' in wrong.stdout and '"compares"' in wrong.stdout

@@ -1,4 +1,4 @@
-"""The page on the architecture, the recipes and the READMEs of packages say what the code and the golden corpus have."""
+"""The architecture page, the recipes and the READMEs of packages agree with the code and the golden corpus."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _PATH = re.compile(r"`([\w./-]+\.(?:py|toml|json|md))`")
 
 
 def missing_files(text: str, *folders: Path) -> list[str]:
-    """Files that a text names and that are not there."""
+    """Files that a text names but that do not exist."""
     return [name for name in _PATH.findall(text) if not any((folder / name).exists() for folder in folders)]
 
 
-def test_every_file_that_a_page_names_is_there() -> None:
+def test_every_file_that_a_page_names_exists() -> None:
     patches, adapter = PACKAGE / "frameworks/torch/patches", PACKAGE / "frameworks/torch"
     assert missing_files(PAGE, PACKAGE, ROOT, adapter, ROOT / "docs") == []
     tests = [ROOT / "tests" / folder for folder in ("unit", "adapters", "e2e", "architecture")]
@@ -36,12 +36,12 @@ def test_every_file_that_a_page_names_is_there() -> None:
     assert len(_PATH.findall(PAGE)) > 20
 
 
-def test_eight_files_are_to_be_opened_first() -> None:
+def test_the_page_lists_eight_files_to_open_first() -> None:
     assert len(re.findall(r"^\d\. `[\w/]+\.py`: ", PAGE, re.MULTILINE)) == 8
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
-def test_every_package_says_what_is_in_it(package: Path) -> None:
+def test_every_package_has_a_readme_that_names_existing_files(package: Path) -> None:
     text = (package / "README.md").read_text(encoding="utf-8")
     assert text.startswith(f"# determinism.{package.relative_to(PACKAGE).as_posix().replace('/', '.')}\n")
     assert missing_files(text, package, ROOT, PACKAGE.parent) == []
@@ -58,7 +58,7 @@ def records_of(run: str) -> tuple[dict[tuple[int, int], str], list[dict[str, Any
     return {(row["table"], row["number"]): row["text"] for row in files["names"]}, files["records"]
 
 
-def test_the_row_and_the_sentence_that_are_shown_are_those_of_the_golden_corpus() -> None:
+def test_the_shown_row_and_sentence_come_from_the_golden_corpus() -> None:
     number = int(re.search(r"This is record (\d+) of run 1", PAGE)[1])  # type: ignore[index]
     names, records = records_of("run-1")
     row = records[number]

@@ -1,4 +1,4 @@
-"""Rules that every file of the package keeps to: size, names, docstrings, and nothing of the machine it was made on."""
+"""Rules that every file of the package follows: size, names, docstrings, and no trace of the machine it was made on."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ LONG_FUNCTIONS: dict[str, str] = {}
 """Functions that may be longer, each with the reason."""
 
 DRAWERS = {"utils", "util", "helpers", "helper", "common", "misc", "shared"}
-"""Names under which anything could be put."""
+"""Names of modules that could contain anything."""
 
 
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Every function in a file, nested ones too."""
+    """Every function in a file, including nested ones."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
@@ -69,16 +69,16 @@ def test_no_function_is_too_long() -> None:
     assert long_functions() == set(LONG_FUNCTIONS)
 
 
-def test_no_file_is_a_drawer() -> None:
+def test_no_file_has_a_catch_all_name() -> None:
     assert [name_of(path) for path in FILES if {*Path(name_of(path)).with_suffix("").parts} & DRAWERS] == []
 
 
-def test_every_file_says_what_it_is_for() -> None:
+def test_every_file_has_a_docstring() -> None:
     assert [name_of(path) for path in FILES if not ast.get_docstring(ast.parse(path.read_text()))] == []
 
 
 def statements(tree: ast.AST) -> Iterator[tuple[ast.AST, list[ast.stmt]]]:
-    """Every block of statements, with what it belongs to."""
+    """Every block of statements, with its parent node."""
     for node in ast.walk(tree):
         for field in ("body", "orelse", "finalbody"):
             block = getattr(node, field, None)
@@ -118,14 +118,14 @@ def test_every_public_name_is_documented(name: str) -> None:
         assert [parameter.name for parameter in taken if f"{parameter.name}:" not in text] == []
 
 
-def test_public_functions_are_these() -> None:
+def test_the_public_functions_are_as_listed() -> None:
     functions = ["check", "check_batch_invariance", "compare", "enable", "patch", "record", "seed", "status", "step"]
 
     assert [name for name in determinism.__all__ if inspect.isfunction(getattr(determinism, name))] == functions
 
 
 def kept_files() -> list[Path]:
-    """Every file that belongs to the project; in a copy without git, every file that is not made."""
+    """Every file that belongs to the project; in a copy without git, every file that is not generated."""
     listing = ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     found = subprocess.run(listing, capture_output=True, text=True, check=False)
     if found.returncode == 0:
@@ -149,10 +149,10 @@ def test_nothing_names_the_machine_it_was_made_on() -> None:
 TRANSLATED = re.compile(
     r"\bstands\b(?! in\b)|(?<!there )\b(?:is|are|was|were) no (?!longer\b)[a-z]|\bof ours\b", re.IGNORECASE
 )
-"""Phrases that come from translating word by word: something represents, is not a, and is our own."""
+"""Phrases that come from word-by-word translation of "represents", "is not a" and "our"."""
 
 
-def test_texts_are_in_the_words_of_the_field() -> None:
+def test_texts_contain_no_literal_translations() -> None:
     texts = [path for path in kept_files() if path.suffix in {".py", ".h", ".cpp", ".md", ".toml"}]
     of_users = [path for path in texts if path.relative_to(ROOT).parts[0] in {"src", "docs", "README.md"}]
     assert of_users
@@ -167,12 +167,12 @@ def test_texts_are_in_the_words_of_the_field() -> None:
 
 ANALYSING = ("batch/compare.py", "batch/diagnose.py", "batch/launch.py", "comparison", "diagnose", "report", "resume")
 OF_A_RECORDER = {"resume/torch.py"}
-"""It runs in the program, beside PyTorch's recorder."""
+"""It runs in the program, next to PyTorch's recorder."""
 OP_OF_A_FRAMEWORK = re.compile(r"\b(?:aten|prims|c10d|_c10d_functional|fsdp|tf|keras|jax|inductor|autograd)::")
 
 
 def texts_in(path: Path) -> Iterator[ast.Constant]:
-    """Every text in a file but documentation."""
+    """Every string in a file except documentation."""
     tree = ast.parse(path.read_text())
     documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
@@ -180,14 +180,14 @@ def texts_in(path: Path) -> Iterator[ast.Constant]:
             yield node
 
 
-def test_only_adapters_and_the_reader_of_old_traces_tell_what_an_op_does_from_its_name() -> None:
+def test_only_adapters_and_the_reader_of_old_traces_infer_what_an_op_does_from_its_name() -> None:
     asking = {name_of(path) for path in FILES if "semantics_of" in path.read_text()}
     assert asking == {
         "op_semantics.py", "trace/chunks.py", "frameworks/named_stream.py", "frameworks/torch/edges.py",
     }  # fmt: skip
 
 
-def test_what_analyses_traces_asks_what_an_op_does_and_names_none() -> None:
+def test_code_that_analyses_traces_names_no_ops() -> None:
     files = [path for path in FILES if name_of(path).startswith(ANALYSING) and name_of(path) not in OF_A_RECORDER]
     naming = {
         f"{name_of(path)}:{text.lineno}"

@@ -1,4 +1,4 @@
-"""The contracts about imports, which import-linter checks, name every module that they should."""
+"""The import contracts that import-linter checks name every module that they should."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAY_IMPORT_A_FRAMEWORK = (
     *(f"determinism.{part}.{name}" for part in SLICES for name in FRAMEWORKS),
     "determinism.integrations",
 )
-"""The adapters, what the slices run in the process of the program, and what plugs into a partner that imports one."""
+"""The adapters, the parts of slices that run in the program's process, and integrations with libraries that import a framework."""
 
 
 def contract(name: str) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def test_there_are_modules() -> None:
     assert "determinism.import_hook" in MODULES
 
 
-def test_every_module_that_is_no_adapter_is_kept_from_importing_a_framework() -> None:
+def test_modules_other_than_adapters_are_forbidden_to_import_a_framework() -> None:
     found = contract("Only an adapter imports its framework")
     packages = {"determinism", "determinism.frameworks", *(f"determinism.{part}" for part in SLICES)}
     free = {module for module in MODULES - packages if not is_within(module, MAY_IMPORT_A_FRAMEWORK)}
@@ -48,20 +48,20 @@ def test_every_module_that_is_no_adapter_is_kept_from_importing_a_framework() ->
     assert {"torch", "tensorflow", "keras", "jax", "cupy"} <= set(found["forbidden_modules"])
 
 
-def test_every_adapter_is_kept_from_the_others() -> None:
+def test_adapters_are_forbidden_to_import_each_other() -> None:
     named = contract("Frameworks do not know each other")["modules"]
     folders = {path.name for path in (ROOT / "src/determinism/frameworks").iterdir() if (path / "__init__.py").exists()}
     assert {f"determinism.frameworks.{name}" for name in {*folders, *FRAMEWORKS}} == set(named)
 
 
-def test_only_the_trace_is_left_free_to_import_its_format() -> None:
+def test_only_the_trace_may_import_its_format() -> None:
     named = contract("Only the trace knows its format")["source_modules"]
     rooms = {f"determinism.{module.split('.')[1]}" for module in MODULES if "." in module}
-    # `__main__` imports what it calls, and the trace is what the contract is about.
+    # `__main__` imports everything that it calls, and the contract is about the trace.
     assert rooms - set(named) == {"determinism.__main__", "determinism.trace"}
 
 
-def test_slices_lie_above_what_does_not_know_them() -> None:
+def test_slices_are_above_the_layers_that_do_not_know_them() -> None:
     layers = contract("Imports go downwards only")["layers"]
     place = layers.index(" | ".join(SLICES))
     core = {"launch", "state", "session", "frameworks", "report", "lint", "diagnose", "comparison", "trace"}
@@ -72,7 +72,7 @@ def test_imports_for_type_checking_count_too() -> None:
     assert LINTER["exclude_type_checking_imports"] is False
 
 
-def test_developers_tools_are_not_in_the_wheel_and_annotations_are() -> None:
+def test_developer_tools_are_not_in_the_wheel_but_annotations_are() -> None:
     wheel = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert wheel["packages"] == ["src/determinism"]
     assert {path.stem for path in (ROOT / "tools").glob("*.py")} >= {"formula_audit", "house"}

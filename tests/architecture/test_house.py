@@ -1,4 +1,4 @@
-"""How the package is built keeps to its limits, and what measures it sees what breaks them."""
+"""The structure of the package keeps to its limits, and the measurements notice violations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LONG = "\n".join(f"line_{number} = {number}" for number in range(FEWEST_LINES))
 
 
 def house(folder: Path, **modules: str) -> House:
-    """A package of modules with these texts, each long enough; `a__b` is `b` in the folder `a`."""
+    """Make a package of modules with these texts, each long enough; `a__b` is `b` in the folder `a`."""
     package = folder / "lodge"
     for name, text in {"__init__": '"""A package."""', **modules}.items():
         path = package.joinpath(*name.split("__")) if not name.startswith("__") else package / name
@@ -31,7 +31,7 @@ def test_the_package_keeps_to_its_limits(package: House) -> None:
     assert list(package.broken_limits()) == []
 
 
-def test_its_measures_are_printed(package: House) -> None:
+def test_the_measurements_are_printed(package: House) -> None:
     lines = list(report(package))
     assert any(line.startswith("modules ") and str(len(package.lines())) in line for line in lines)
     assert any(line.startswith("on the way of a record") for line in lines)
@@ -45,26 +45,26 @@ def test_its_measures_are_printed(package: House) -> None:
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from lodge.first import line_1",
     ],
 )
-def test_a_cycle_is_seen_however_it_is_closed(text: str, tmp_path: Path) -> None:
+def test_a_cycle_is_found_with_any_kind_of_import(text: str, tmp_path: Path) -> None:
     found = house(tmp_path, first="from lodge.second import line_1", second=text)
     assert found.cycles() == [["lodge.first", "lodge.second"]]
     assert any("lodge.first, lodge.second" in limit for limit in found.broken_limits())
 
 
-def test_modules_that_only_lead_downwards_are_no_cycle(tmp_path: Path) -> None:
+def test_imports_in_one_direction_are_not_a_cycle(tmp_path: Path) -> None:
     found = house(tmp_path, first="import lodge.third", second="import lodge.third, lodge.first", third="import os")
     assert found.cycles() == []
     assert found.longest_chain() == ["lodge.second", "lodge.first", "lodge.third"]
 
 
-def test_what_is_imported_within_a_function_counts_and_is_not_loaded(tmp_path: Path) -> None:
+def test_an_import_within_a_function_counts_but_is_not_loaded(tmp_path: Path) -> None:
     found = house(tmp_path, first="def later():\n    import lodge.second", second="import os")
     assert found.longest_chain() == ["lodge.first", "lodge.second"]
     assert len(found.longest_chain(loaded=True)) == 1
     assert found.loaded_by(["lodge.first"]) == {"lodge.first"}
 
 
-def test_what_is_imported_within_a_class_or_a_try_is_loaded(tmp_path: Path) -> None:
+def test_an_import_within_a_class_or_a_try_is_loaded(tmp_path: Path) -> None:
     found = house(
         tmp_path, first="try:\n    class One:\n        import lodge.second\nexcept ImportError:\n    pass", second=""
     )
@@ -99,6 +99,6 @@ def test_a_short_module_needs_a_reason_that_stays_true(tmp_path: Path) -> None:
     assert any("lodge.gone" in limit for limit in House(found.modules, {"lodge.gone": "x"}).broken_limits())
 
 
-def test_a_module_of_one_neighbour_is_named(tmp_path: Path) -> None:
+def test_a_module_with_one_importer_next_to_it_is_named(tmp_path: Path) -> None:
     found = house(tmp_path, first="import lodge.second", second="", far__third="import lodge.first")
     assert found.with_one_importer() == [("lodge.second", "lodge.first")]

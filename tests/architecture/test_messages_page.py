@@ -17,7 +17,7 @@ IDENTIFIER = re.compile(r"[a-z]+(-[a-z]+)*")
 CARRIERS = re.compile(
     r"(Trace|Launch|State|Usage|Determinism|Difference)Error|_?[Tt]rouble|write_trouble|blind_spot|BlindSpot|_stop"
 )
-"""Names of what is called with an identifier, as the first or second argument."""
+"""Names of callables that take an identifier as the first or second argument."""
 
 TABLE = re.compile(r"[A-Z_]*MESSAGES")
 """Names of dictionaries from identifiers to messages."""
@@ -32,7 +32,7 @@ def called_name(call: ast.Call) -> str:
 
 
 def derived(tree: ast.AST) -> set[str]:
-    """Names of the classes in a file that derive from an error of ours."""
+    """Names of the classes in a file that derive from an error of this package."""
     return {
         node.name
         for node in ast.walk(tree)
@@ -42,7 +42,7 @@ def derived(tree: ast.AST) -> set[str]:
 
 
 def identifiers(source: str) -> Iterator[str]:
-    """The identifiers that a piece of code gives out."""
+    """The identifiers that a piece of code uses."""
     tree = ast.parse(source)
     has_own_error = bool(derived(tree))
     for node in ast.walk(tree):
@@ -56,7 +56,7 @@ def identifiers(source: str) -> Iterator[str]:
 
 
 def constants(nodes: Iterable[ast.AST | None]) -> Iterator[str]:
-    """The identifiers among pieces of code; of a choice between two, both."""
+    """The identifiers among pieces of code; for a choice between two, both."""
     for node in nodes:
         if isinstance(node, ast.IfExp):
             yield from constants((node.body, node.orelse))
@@ -66,7 +66,7 @@ def constants(nodes: Iterable[ast.AST | None]) -> Iterator[str]:
 
 @cache
 def in_code() -> set[str]:
-    """Every identifier that the package gives out."""
+    """Every identifier that the package uses."""
     return set().union(*(identifiers(path.read_text()) for path in (ROOT / "src").rglob("*.py")))
 
 
@@ -83,7 +83,7 @@ def test_every_section_has_an_identifier() -> None:
     assert sorted(set(sections()) - in_code()) == []
 
 
-def test_sections_are_there_once_and_in_order() -> None:
+def test_sections_are_unique_and_in_order() -> None:
     for group in re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
         found = re.findall(r"^### `([^`]+)`$", group, re.MULTILINE)
         assert found == sorted(set(found))

@@ -1,4 +1,4 @@
-"""Every number in the documents that was measured has a date beside it, and every limit is that of the code."""
+"""Every measured number in the documents has a date, and every limit agrees with the code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GENERATED = {
     "api", "formulas", "history", "known-settings", "messages", "myths", "ops-jax", "ops-libraries", "ops-python", "ops-pytorch",
     "ops-tensorflow", "patches-pytorch", "settings",
 }  # fmt: skip
-"""Pages that are written by scripts, from data with dates of their own, or that have no measured number."""
+"""Pages that scripts write from dated data, or that contain no measured numbers."""
 PAGES = [ROOT / "README.md", *(path for path in sorted((ROOT / "docs").glob("*.md")) if path.stem not in GENERATED)]
 
 DATE = re.compile(r"\b20\d\d-\d\d(-\d\d)?\b")
@@ -54,7 +54,7 @@ def size(count: float) -> str:
 
 
 def limits() -> list[tuple[str, str]]:
-    """Pages and what they say, with the numbers that the code has."""
+    """Pages and their statements, with the numbers from the code."""
     digests = "frameworks/torch/device_digests/"
     entries = constant(digests + "__init__.py", "BATCHES") * constant(digests + "__init__.py", "ENTRIES")
     row = len(NO_DIGEST) + 8 * constant(digests + "kernel.py", "COLUMNS")
@@ -106,7 +106,7 @@ def limits() -> list[tuple[str, str]]:
 GOALS = (
     ("recording-on-gpus.md", "digest of tensors of 64 MiB and more: at least 90 % of the rate at which a copy reads"),
 )
-"""What is aimed at and was not measured."""
+"""Goals, which were not measured."""
 
 
 def text_of(page: str) -> str:
@@ -116,18 +116,18 @@ def text_of(page: str) -> str:
 
 
 @pytest.mark.parametrize(("page", "wanted"), limits())
-def test_a_limit_in_a_document_is_that_of_the_code(page: str, wanted: str) -> None:
+def test_a_limit_in_a_document_agrees_with_the_code(page: str, wanted: str) -> None:
     assert wanted in " ".join(text_of(page).split())
 
 
 def sections(text: str) -> list[str]:
-    """The parts of a page between its headings, without blocks of code: what stands there is an example."""
+    """The parts of a page between its headings, without blocks of code, which contain examples."""
     plain = re.sub(r"^(```+).*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)
     return re.split(r"^(?=#+ )", plain, flags=re.MULTILINE)
 
 
 def undated(text: str, known: list[str]) -> list[str]:
-    """The measured numbers of a page in whose section there is no date."""
+    """The measured numbers of a page whose section has no date."""
     found = []
     for section in sections(text):
         line = " ".join(re.sub(r"`[^`]*`", "", section).split())
@@ -140,13 +140,13 @@ def undated(text: str, known: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_what_was_measured_has_a_date(path: Path) -> None:
+def test_measured_numbers_have_a_date(path: Path) -> None:
     known = [wanted for page, wanted in (*limits(), *GOALS) if page == path.name]
 
     assert undated(path.read_text(encoding="utf-8"), known) == []
 
 
-def test_a_number_without_a_date_would_be_found() -> None:
+def test_a_number_without_a_date_is_found() -> None:
     text = "# One\n\nIt takes 150 milliseconds.\n\n# Two\n\nIt took 3 s (2026-11-23).\n\n```\n5 s\n```\n"
 
     assert undated(text, []) == ["# One It takes 150 milliseconds."]
@@ -154,12 +154,12 @@ def test_a_number_without_a_date_would_be_found() -> None:
 
 
 def ratios(title: str, *files: str) -> list[float]:
-    """What a contender cost, in the results of some files, in order."""
+    """The costs of a contender in the results of the given files, sorted."""
     rows = [row for name in files for row in json.loads((RESULTS / name).read_text(encoding="utf-8"))["results"]]
     return sorted(round(median(row["ratios"]), 1) for row in rows if row["title"] == title)
 
 
-def test_the_cost_in_the_readme_is_that_of_the_benchmarks() -> None:
+def test_the_cost_in_the_readme_agrees_with_the_benchmarks() -> None:
     (small, large), (old_small, old_large) = (
         [
             ratios(

@@ -1,4 +1,4 @@
-"""The pages under docs/ and the README say what the code does."""
+"""The pages under docs/ and the README agree with the code."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def test_readme_is_short() -> None:
     assert len(README.read_text(encoding="utf-8").splitlines()) < 150
 
 
-def test_there_are_commands_to_look_at() -> None:
+def test_the_pages_show_commands() -> None:
     assert len(commands()) >= 6
 
 
 @pytest.mark.parametrize(("page", "line"), commands())
-def test_every_command_shown_is_understood(page: str, line: str) -> None:
+def test_every_command_shown_is_valid(page: str, line: str) -> None:
     name, *arguments = shlex.split(line)[1:]
 
     if name in ("--help", "--version"):
@@ -99,12 +99,12 @@ def test_settings_page_is_current() -> None:
 
 
 @pytest.mark.parametrize("name", knowledge_pages.PAGES)
-def test_pages_on_what_is_known_are_current(name: str) -> None:
+def test_knowledge_pages_are_current(name: str) -> None:
     assert knowledge_pages.PAGES[name]() == text_of(name), "make facts"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_the_targets_of_links_exist(page: Path) -> None:
     # In code, brackets mean something else.
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
@@ -112,7 +112,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_pages_are_plain(page: Path) -> None:
+def test_pages_contain_no_em_dashes(page: Path) -> None:
     assert "\N{EM DASH}" not in page.read_text(encoding="utf-8")
 
 
@@ -175,11 +175,11 @@ def test_causes_page_names_every_cause_and_factor() -> None:
         "William Zhang",
     ],
 )
-def test_what_nvidias_pages_link_and_whom_they_credit_is_kept(wanted: str) -> None:
+def test_the_links_and_credits_of_nvidias_pages_are_kept(wanted: str) -> None:
     assert wanted in text_of("origins.md") + text_of("tensorflow-determinism.md")
 
 
-def test_the_readme_names_what_its_example_needs() -> None:
+def test_the_readme_names_the_requirements_of_its_example() -> None:
     distributions = {"torch": "PyTorch", "numpy": "NumPy"}
     tree = ast.parse((ROOT / "examples" / "digits" / "train.py").read_text(encoding="utf-8"))
     modules = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
@@ -191,7 +191,7 @@ def test_the_readme_names_what_its_example_needs() -> None:
     assert all(name in before_the_first_command for name in distributions.values())
 
 
-def test_on_a_package_index_the_readme_has_no_link_to_a_file_of_the_repository() -> None:
+def test_the_readme_for_package_indexes_has_no_relative_links() -> None:
     metadata: dict[str, Any] = {}
     PackageReadme(str(ROOT), {}).update(metadata)
     described = metadata["readme"]["text"]

@@ -1,8 +1,8 @@
-"""Look up what PyTorch's documentation said of each op in deterministic mode, release by release.
+"""Look up the documented behavior of each PyTorch op in deterministic mode, release by release.
 
 `python -m tests.architecture.torch_documented 2.14.1 2.15.0` downloads the wheels of these releases for macOS (the smallest,
 70 to 120 MB each), reads the docstring of the function that turns the mode on, and writes names, devices, conditions and
-verdicts into `torch_documented.json` beside this file. Each line has the ranges of releases for which it holds.
+verdicts into `torch_documented.json` next to this file. Each line has the ranges of releases for which it holds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RESULTS = Path(__file__).with_suffix(".json")
 FUNCTIONS = ("use_deterministic_algorithms", "set_deterministic")
 PLATFORMS = ("macosx_14_0_arm64", "macosx_11_0_arm64", "macosx_10_9_x86_64")
 PYTHONS = (((2, 0), "3.11"), ((0,), "3.8"))
-"""From which release on which version of Python has a wheel."""
+"""Releases, each with the version of Python for which it and later ones have wheels."""
 
 
 def docstring_of(source: str) -> str:
@@ -74,7 +74,7 @@ def by_release() -> dict[str, list[Documented]]:
 
 
 def ranges(versions: list[str], every: list[str]) -> list[list[str]]:
-    """The runs of releases that follow each other, first and last."""
+    """The first and last release of each consecutive series."""
     found: list[list[str]] = []
     for version in versions:
         if found and every.index(found[-1][1]) + 1 == every.index(version):
@@ -96,7 +96,7 @@ def written(found: dict[str, list[Documented]]) -> str:
 
 
 def main(versions: list[str]) -> int:
-    """Look up these releases, beside those that were looked up before."""
+    """Look up these releases, in addition to those that were looked up before."""
     found = by_release()
     for version in versions:
         found[version] = looked_up(version)

@@ -1,7 +1,7 @@
-"""Look up in which releases of jaxlib XLA knows the flags that our advice names: a flag it does not know ends the process.
+"""Look up in which releases of jaxlib XLA knows the flags that our advice names: an unknown flag ends the process.
 
 `python -m tests.architecture.xla_flags 0.4.30 0.9.0` downloads the wheels of these releases for x86-64 Linux (about 80 MB
-each), looks for the names of the flags in their libraries, and writes what it found into `xla_flags.json` beside this file.
+each), looks for the names of the flags in their libraries, and writes what it found into `xla_flags.json` next to this file.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def named_flags() -> set[str]:
 
 
 def release_key(version: str) -> tuple[int, ...]:
-    """The numbers of a release, by which releases are ordered."""
+    """The numbers of a release, as a sort key."""
     return tuple(int(part) for part in version.split("."))
 
 
 def downloaded(requirement: str, folder: Path, python: str, platforms: Sequence[str]) -> Iterator[zipfile.ZipFile]:
-    """The wheels of a release of a package, which pip downloads into a folder."""
+    """The wheels of a release of a package, downloaded by pip into a folder."""
     choices = [part for platform in platforms for part in ("--platform", platform)]
     command = ["download", "--quiet", "--no-deps", "--only-binary", ":all:", "--python-version", python, *choices]
     subprocess.run([sys.executable, "-m", "pip", *command, "--dest", str(folder), requirement], check=True)
@@ -53,7 +53,7 @@ def libraries(version: str, folder: Path) -> Iterator[bytes]:
 
 
 def known_flags(version: str, wanted: set[str]) -> list[str]:
-    """Which flags the libraries of a release name."""
+    """The wanted flags that the libraries of a release name."""
     with tempfile.TemporaryDirectory() as folder:
         found = {name.decode() for content in libraries(version, Path(folder)) for name in NAME.findall(content)}
     if "xla_gpu_deterministic_ops" not in found and "xla_cpu_enable_fast_math" not in found:
@@ -64,7 +64,7 @@ def known_flags(version: str, wanted: set[str]) -> list[str]:
 
 
 def main(versions: list[str]) -> int:
-    """Look up the flags in these releases, beside those that were looked up before."""
+    """Look up the flags in these releases, in addition to those that were looked up before."""
     wanted = named_flags()
     results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     for version in versions:

@@ -1,7 +1,7 @@
-"""Opens pages in a real browser, Chromium without a window, and tells what it made of them.
+"""Opens pages in a real browser, headless Chromium, and returns how it rendered them.
 
-The pages are served from this process. One more page frames them, looks at each from outside, which works although they run no
-script, and leaves what it saw in its own text, which the browser prints.
+This process serves the pages. An additional page frames them, inspects each from outside, which works although they run no
+scripts, and writes its findings into its own text, which the browser prints.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ _OPTIONS = (
     "--disable-component-update", "--disable-sync", "--disable-extensions", "--hide-scrollbars", "--no-sandbox",
     "--window-size=1400,2000", "--virtual-time-budget=20000", "--dump-dom",
 )  # fmt: skip
-"""Without a sandbox, because it cannot be set up as root; only pages of our own are opened."""
+"""The browser runs without a sandbox, since root cannot set one up; it opens only the pages of these tests."""
 _DARK = "--blink-settings=preferredColorScheme=0"
 _LOOKING = Path(__file__).with_name("looking.js").read_text(encoding="utf-8")
 _BEGIN, _END = "LOOKED[", "]LOOKED"
 
 
 def find_browser() -> str | None:
-    """The browser to test with: `DETERMINISM_TEST_BROWSER`, or the first that is installed; None if none is."""
+    """Return the browser to test with: `DETERMINISM_TEST_BROWSER`, or the first that is installed; None if there is none."""
     asked = os.environ.get(VARIABLE)
     return asked or next((found for name in _NAMES if (found := shutil.which(name))), None)
 
 
 def look_at(pages: Mapping[str, str], *, width: int = 1000, is_dark: bool = False) -> dict[str, dict[str, Any]]:
-    """Open pages side by side, and see what became of them.
+    """Open pages side by side and inspect how they are rendered.
 
     Args:
         pages: The text of each page, by name.
-        width: Of each, in pixels.
-        is_dark: Whether the browser asks for dark pages.
+        width: The width of each page, in pixels.
+        is_dark: Whether the browser requests dark pages.
 
     Returns:
-        What `looking.js` saw of each page; `executed` says whether a script in it ran, `requests` what it asked the server for.
+        The findings of `looking.js` on each page; `executed` says whether a script in it ran, `requests` lists its requests to the server.
     """
     requests: list[str] = []
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(pages, width, requests))
@@ -69,7 +69,7 @@ def _opened(address: str, is_dark: bool) -> str:
     assert browser is not None
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         options = [*_OPTIONS, f"--user-data-dir={profile}", *([_DARK] if is_dark else [])]
-        ended = subprocess.run([browser, *options, address], capture_output=True, check=False, timeout=120, text=True)
+        ended = subprocess.run([browser, *options, address], capture_output=True, check=False, timeout=600, text=True)
     return ended.stdout
 
 

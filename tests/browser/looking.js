@@ -1,4 +1,4 @@
-// Looks at each framed page from outside and writes down what is there.
+// Inspects each framed page from outside and writes down the findings.
 
 function channels(color) {
   const parts = color.match(/[\d.]+/g).map(Number);
@@ -23,7 +23,7 @@ function background(window, element) {
   return [255, 255, 255];
 }
 
-// The text that is hardest to read: its contrast as WCAG 2 defines it, and what it says.
+// The text that is hardest to read, with its contrast as defined by WCAG 2.
 function faintest(window, document) {
   let worst = { ratio: 21, text: "" };
   for (const element of document.body.querySelectorAll("*")) {
@@ -35,7 +35,7 @@ function faintest(window, document) {
   return worst;
 }
 
-// Elements that stick out on the right, and are in nothing that scrolls by itself.
+// Elements that overflow on the right and are not inside a scrollable element.
 function outside(document) {
   const limit = document.documentElement.clientWidth + 1;
   return [...document.body.querySelectorAll("*")]
@@ -48,7 +48,7 @@ function unwrapped(document) {
   return [...document.querySelectorAll("pre")].filter((e) => e.scrollWidth > e.clientWidth + 1).map((e) => e.textContent.slice(0, 60));
 }
 
-// Texts in the boxes of the dataflow that are wider than their box.
+// Texts in the dataflow chart that are wider than their box.
 function spilled(document) {
   return [...document.querySelectorAll("g.box")].flatMap((box) => {
     const around = box.querySelector("rect").getBBox();

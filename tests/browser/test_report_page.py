@@ -1,4 +1,4 @@
-"""The HTML page in a real browser: what is seen, in light and dark, wide and narrow; and that no string in it comes to life."""
+"""The HTML page in a real browser: its appearance, light and dark, wide and narrow; and that no string in it is executed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>\n')
 
 
 def make_long_document() -> dict[str, Any]:
-    """One whose lines of code and commands are wider than most windows."""
+    """Return a document with lines of code and commands that are wider than most windows."""
     found = make_full_document()
     found["sources"][0]["lines"][4] = (
         f"    x = attend({', '.join(f'value_{number}=self.value' for number in range(30))})"
@@ -44,14 +44,14 @@ def make_long_document() -> dict[str, Any]:
 
 
 def without_policy(text: str) -> str:
-    """The page as it would be if only escaping protected it."""
+    """Return the page as it would be if only escaping protected it."""
     found, count = POLICY.subn("", text)
     assert count == 1
     return found
 
 
 def planted(text: str, attack: str) -> str:
-    """The page as it would be if nothing were escaped at one place."""
+    """Return the page as it would be if one place were not escaped."""
     found = text.replace("<main>", f"<main>{attack}", 1)
     assert found != text
     return found
@@ -59,7 +59,7 @@ def planted(text: str, attack: str) -> str:
 
 @functools.cache
 def usual(*, width: int = 1000, is_dark: bool = False) -> dict[str, dict[str, Any]]:
-    """What is seen of the usual pages."""
+    """Return the findings on the usual pages."""
     pages = {
         "full": page(make_full_document()),
         "same": page(document(make_comparison())),
@@ -73,7 +73,7 @@ def usual(*, width: int = 1000, is_dark: bool = False) -> dict[str, dict[str, An
 
 @functools.cache
 def attacked() -> dict[str, dict[str, Any]]:
-    """What is seen of pages full of attacks: escaped alone; not escaped, with the policy; and without either."""
+    """Return the findings on pages with attacks: with escaping only; with the policy only; and with neither."""
     plain = page(make_full_document())
     pages = {"harmless": without_policy(page(flooded("harmless")))}
     for name, attack in ATTACKS.items():
@@ -102,7 +102,7 @@ def test_the_charts_are_drawn() -> None:
 
 @pytest.mark.parametrize("name", ["full", "same", "plain", "inconclusive", "long", "crowded"])
 @pytest.mark.parametrize("width", [1600, 1000, NARROW])
-def test_nothing_sticks_out(name: str, width: int) -> None:
+def test_nothing_overflows_the_page(name: str, width: int) -> None:
     seen = usual(width=width)[name]
     assert seen["width"] == width
     assert seen["outside"] == []
@@ -110,7 +110,7 @@ def test_nothing_sticks_out(name: str, width: int) -> None:
     assert seen["unwrapped"] == []
 
 
-def test_on_a_telephone_outcomes_of_experiments_are_in_view_and_charts_can_be_read() -> None:
+def test_on_a_phone_experiment_outcomes_are_visible_and_charts_are_legible() -> None:
     full = usual(width=NARROW)["full"]
     assert full["hidden"] == []
     assert min(full["labels"]) > 9
@@ -122,13 +122,13 @@ def test_names_fit_into_their_boxes() -> None:
 
 @pytest.mark.parametrize("name", ["full", "same", "inconclusive", "crowded"])
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
-def test_every_text_is_easy_to_read(name: str, is_dark: bool) -> None:
+def test_every_text_has_enough_contrast(name: str, is_dark: bool) -> None:
     faintest = usual(is_dark=is_dark)[name]["faintest"]
-    # What WCAG 2 asks of texts of usual size.
+    # The WCAG 2 minimum for text of normal size.
     assert faintest["ratio"] >= 4.5, faintest
 
 
-def test_it_is_dark_where_that_is_asked_for() -> None:
+def test_the_page_is_dark_if_the_browser_requests_it() -> None:
     light, dark = (usual(is_dark=is_dark)["full"]["background"] for is_dark in (False, True))
     brightness = [sum(map(int, re.findall(r"\d+", color)[:3])) for color in (light, dark)]
     assert brightness[0] > 700 > 100 > brightness[1]
@@ -140,7 +140,7 @@ def test_nothing_is_loaded() -> None:
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_escaping_alone_keeps_strings_from_coming_to_life(name: str) -> None:
+def test_escaping_alone_keeps_strings_from_being_executed(name: str) -> None:
     seen = attacked()[f"escaped-{name}"]
     assert not seen["executed"]
     assert (seen["scripts"], seen["handlers"], seen["resources"]) == (0, 0, [])
@@ -148,10 +148,10 @@ def test_escaping_alone_keeps_strings_from_coming_to_life(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_the_policy_alone_keeps_them_too(name: str) -> None:
+def test_the_policy_alone_keeps_strings_from_being_executed(name: str) -> None:
     assert not attacked()[f"policy-{name}"]["executed"]
 
 
 @pytest.mark.parametrize("name", ["element", "style", "handler", "drawing", "frame", "comment"])
-def test_without_either_they_come_to_life(name: str) -> None:
+def test_without_either_strings_are_executed(name: str) -> None:
     assert attacked()[f"control-{name}"]["executed"]

@@ -1,6 +1,6 @@
-"""Programs with a known cause of nondeterminism, and ones that only look as if they had one.
+"""Programs with a known cause of nondeterminism, and programs that only look as if they had one.
 
-They are the files of `programs/causes`, which say nothing of it themselves: what a report has to say stands here.
+They are the files in `programs/causes`. These do not mention their causes; the expected findings are listed here.
 """
 
 from __future__ import annotations
@@ -345,7 +345,7 @@ SEVERAL = (
 )
 
 GUILTY = (*SEEDING, *ORDERING, *LOADING, *MEMORY, *KERNELS, *THREADS, *CLOCK, *FILES, *HIDDEN, *SEVERAL)
-"""Each has a cause, a few have two."""
+"""Each has one cause; a few have two."""
 
 CONTROLS = tuple(
     CauseProgram(f"controls/{name}")
@@ -368,6 +368,6 @@ CONTROLS = tuple(
         "asked_elsewhere",
     )
 )
-"""Deterministic programs that look guilty."""
+"""Deterministic programs that look nondeterministic."""
 
 ALL = {program.path: program for program in (*GUILTY, *CONTROLS)}

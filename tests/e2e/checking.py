@@ -1,4 +1,4 @@
-"""Runs `determinism check` on a program, each run of which is a process of its own, and gives the report."""
+"""Runs `determinism check` on a program, with a separate process for each run, and returns the report."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from determinism.report.document import SCHEMA_FILE
 PROGRAMS = Path(__file__).with_name("programs")
 VALIDATOR = jsonschema.Draft202012Validator(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
 _EXIT_STATUS = {"same": 0, "different": 1, "inconclusive": 2}
-PATIENCE = 240
+PATIENCE = 1200
 """Seconds after which a command counts as hanging."""
 NO_SEARCH = ("--budget", "0")
-"""Leaves out the search for causes, which takes many runs; options that follow may ask for it."""
+"""Skips the search for causes, which takes many runs; later options may request it."""
 SEARCH = ("--budget", "900")
-"""Gives the search for causes time, on a busy machine too."""
+"""Gives the search for causes enough time even on a busy machine."""
 _FREE = ("PYTHONHASHSEED", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTEST_ADDOPTS")
-"""Variables that would fix what the programs leave open."""
+"""Environment variables that would fix settings that the programs leave open."""
 
 
 class Checked(NamedTuple):
-    """What a check came to."""
+    """The outcome of a check."""
 
     report: dict[str, Any]
-    """Has been seen to keep to the schema, and to go with the exit status."""
+    """Validated against the schema and consistent with the exit status."""
     output: str
-    """What came on standard output."""
+    """The text on standard output."""
 
 
 def check(folder: Path, program: str, *arguments: str, options: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Check a program of `programs/`, which must end well and use nothing that cannot be recorded.
+    """Check a program in `programs/`, which must succeed and have no blind spots.
 
     Args:
-        folder: Where it runs, and where the report is written.
-        program: Its path within `programs/`, without the ending.
-        *arguments: What it gets.
-        options: For `determinism check`.
+        folder: The folder in which it runs and the report is written.
+        program: Its path within `programs/`, without the extension.
+        *arguments: Its arguments.
+        options: Options for `determinism check`.
 
     Returns:
         The report.
@@ -55,7 +55,7 @@ def check(folder: Path, program: str, *arguments: str, options: tuple[str, ...] 
 
 
 def command(program: str, *arguments: str) -> list[str]:
-    """What starts a program of `programs/`."""
+    """Return the command that starts a program in `programs/`."""
     return [sys.executable, str(PROGRAMS / f"{program}.py"), *arguments]
 
 
@@ -68,14 +68,14 @@ def check_command(
     exit_status: int = 0,
     patience: float = PATIENCE,
 ) -> Checked:
-    """Check a command, each run of which must end with an exit status.
+    """Check a command, each run of which must end with the given exit status.
 
     Args:
-        folder: Where it runs, and where the report is written.
+        folder: The folder in which it runs and the report is written.
         words: The command.
-        options: For `determinism check`.
-        environment: Variables besides the current ones.
-        exit_status: That of the program itself.
+        options: Options for `determinism check`.
+        environment: Additional environment variables.
+        exit_status: The exit status of the program itself.
         patience: Seconds after which the command counts as hanging.
     """
     number = len(list(folder.glob("report-*.json")))
@@ -95,7 +95,7 @@ def check_command(
 def run_command(
     folder: Path, words: Sequence[str], environment: Mapping[str, str] | None = None, patience: float = PATIENCE
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in a folder; what it imports from `programs/` is found."""
+    """Run a command in a folder, with `programs/` on its module search path."""
     variables = {name: value for name, value in os.environ.items() if name not in _FREE}
     path = [str(PROGRAMS), *filter(None, [variables.get("PYTHONPATH")])]
     variables.update({"PYTHONPATH": os.pathsep.join(path), **(environment or {})})
@@ -105,7 +105,7 @@ def run_command(
 
 
 def line(program: str, mark: str = "SITE") -> int:
-    """The line of a program that ends with a comment of this mark."""
+    """Return the number of the line of a program that ends with a comment with this mark."""
     lines = (PROGRAMS / f"{program}.py").read_text(encoding="utf-8").splitlines()
     found = [number for number, text in enumerate(lines, 1) if re.search(rf"# {mark}$", text)]
     assert len(found) == 1, f"{mark!r} stands in lines {found} of {program}"
@@ -113,7 +113,7 @@ def line(program: str, mark: str = "SITE") -> int:
 
 
 def site_of(report: dict[str, Any], which: str = "site") -> tuple[str, int] | None:
-    """Path within `programs/` without the ending, and line, of the first divergence."""
+    """Return the path within `programs/`, without the extension, and the line of the first divergence."""
     site = report["first_divergence"][which]
     if site is None:
         return None

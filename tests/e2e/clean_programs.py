@@ -1,4 +1,4 @@
-"""The deterministic programs of `programs/`, by family, and how each is started."""
+"""The deterministic programs in `programs/`, by family, and how each is started."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ from typing import NamedTuple
 from tests.e2e.checking import PROGRAMS, command
 
 WORKERS = ("fork", "pinned", "iterable", "persistent", "spawn", "forkserver", "unordered")
-"""Loaders that start two processes."""
+"""Modes in which the loader starts two processes."""
 
 
 class Program(NamedTuple):
-    """A program, and what a recording of it must say."""
+    """A program, and what its recording must contain."""
 
     words: tuple[str, ...]
     processes: int = 1
     blind_spots: tuple[str, ...] = ()
-    """Identifiers of what cannot be recorded."""
+    """Identifiers of its blind spots."""
     exit_status: int = 0
 
 
 def python(program: str, *arguments: str, processes: int = 1, blind_spots: tuple[str, ...] = ()) -> Program:
-    """A program that one Python runs."""
+    """Return a program run by one Python interpreter."""
     return Program(tuple(command(program, *arguments)), processes, blind_spots)
 
 
 def ranks(program: str, *arguments: str) -> Program:
-    """A program that two ranks run."""
+    """Return a program run by two ranks."""
     torchrun = Path(sys.executable).with_name("torchrun")
     start = (str(torchrun), "--standalone", "--nproc-per-node", "2")
     return Program((*start, str(PROGRAMS / f"{program}.py"), *arguments), processes=2)
 
 
 def shell(script: str, *arguments: str, processes: int) -> Program:
-    """A program that a shell runs."""
+    """Return a program run by a shell."""
     start = ("env", f"PYTHON={sys.executable}", "bash")
     return Program((*start, str(PROGRAMS / f"{script}.sh"), *arguments), processes)
 
 
 def suite(program: str) -> Program:
-    """Tests that pytest runs, told neither of this project's configuration nor how long they took."""
+    """Return tests run by pytest without this project's configuration and without printing durations."""
     options = ("-qq", "-p", "no:cacheprovider", "--noconftest", "-c", os.devnull)
     return Program((sys.executable, "-m", "pytest", *options, str(PROGRAMS / f"{program}.py")))
 
 
 def module(name: str, *arguments: str, exit_status: int = 0) -> Program:
-    """A package that is run as a program."""
+    """Return a package run as a program."""
     return Program((sys.executable, "-m", name, *arguments), exit_status=exit_status)
 
 
@@ -80,4 +80,4 @@ COMPILERS = {
 }
 TRAINING = {name: python(f"training/{name}") for name in ("rivals", "closures", "mixed", "copies", "kinds")}
 ALL = {**STARTS, **CHILDREN, **THREADS, **LOADERS, **RANKS, **COMPILERS, **TRAINING}
-"""Every program by itself; the tests run some of them together."""
+"""All programs, each by itself; the tests run some of them together."""

@@ -1,4 +1,4 @@
-"""Runs the command `determinism` as a user would, and gives what came of it."""
+"""Runs the command `determinism` as a user would, and returns its outcome."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import jsonschema
 from determinism.report.document import SCHEMA_FILE
 
 TINY = Path(__file__).with_name("tiny")
-"""A framework that is imported at once, and programs that use it: how a program is launched needs no other."""
+"""A framework that is quick to import, and programs that use it: tests of launching need no real framework."""
 BREAKING = str(TINY / "breaking.py")
 COMMAND = [sys.executable, "-m", "determinism"]
 _VALIDATOR = jsonschema.Draft202012Validator(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
@@ -32,12 +32,12 @@ class Finished(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What it printed, on one line, without regard to where lines were broken."""
+        """Everything it printed, joined into one line."""
         return " ".join((self.stdout.decode(errors="replace") + self.stderr).split())
 
     @property
     def trouble(self) -> list[str]:
-        """Identifiers of the troubles in the report."""
+        """Identifiers of the problems in the report."""
         assert self.report is not None
         return [trouble["id"] for trouble in self.report["trouble"]]
 
@@ -49,14 +49,14 @@ def run(
     within: str | None = None,
     timeout: float = 240,
 ) -> Finished:
-    """Run `determinism` with arguments in a folder; no traceback of ours may come of it.
+    """Run `determinism` with arguments in a folder, and assert that it prints no traceback of its own.
 
     Args:
-        folder: Where it runs.
-        *arguments: Of the command.
-        environment: Variables besides the current ones.
-        within: Shell code that goes before it.
-        timeout: Seconds that it may take.
+        folder: The working directory.
+        *arguments: The command's arguments.
+        environment: Variables added to the current environment.
+        within: Shell code to execute first, in the same shell.
+        timeout: Maximum duration in seconds.
     """
     command = [*COMMAND, *map(str, arguments)]
     if within is not None:
@@ -75,12 +75,12 @@ def run(
 
 
 def check(folder: Path, *arguments: str | Path, **options: Any) -> Finished:
-    """Run `determinism check`; the report must keep to the schema and go with the exit status."""
+    """Run `determinism check`; the report must satisfy the schema and agree with the exit status."""
     return _with_report(folder, "check", "--budget", "0", *arguments, **options)
 
 
 def compare(folder: Path, *arguments: str | Path) -> Finished:
-    """Run `determinism compare`, likewise."""
+    """Run `determinism compare`, with the same requirements."""
     return _with_report(folder, "compare", *arguments)
 
 
@@ -96,15 +96,15 @@ def _with_report(folder: Path, command: str, *arguments: str | Path, **options: 
 
 
 def program(*arguments: str) -> list[str]:
-    """The command line of the program that breaks, with the tiny framework."""
+    """Return the command line of the breaking program, with the tiny framework."""
     return [sys.executable, BREAKING, *arguments]
 
 
 def torch_program(*arguments: str) -> list[str]:
-    """The command line of the same program with PyTorch."""
+    """Return the command line of the same program with PyTorch."""
     return [sys.executable, str(Path(__file__).with_name("programs") / "breaking.py"), *arguments]
 
 
 def tiny_code(code: str) -> list[str]:
-    """The command line of a line of code that finds the tiny framework as `frame`."""
+    """Return the command line that executes a line of code with the tiny framework imported as `frame`."""
     return [sys.executable, "-c", f"import sys; sys.path.append({str(TINY)!r}); import tinyframe as frame; {code}"]

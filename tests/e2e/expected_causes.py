@@ -1,6 +1,6 @@
-"""What a report has to say about a program with a known cause of nondeterminism.
+"""What a report must state about a program with a known cause of nondeterminism.
 
-A line is told by a piece of its text, which stands in no other line of its file: the programs say nothing themselves.
+A line is identified by a piece of its text that occurs in no other line of its file: the programs contain no markers.
 """
 
 from __future__ import annotations
@@ -13,66 +13,66 @@ from tests.e2e.checking import PROGRAMS, command
 
 CAUSES = PROGRAMS / "causes"
 PATIENCE = 1200
-"""Seconds after which a check counts as hanging: looking for a cause takes ten runs and more."""
+"""Seconds after which a check counts as hanging: the search for a cause takes ten or more runs."""
 SURROUNDINGS = {"OMP_NUM_THREADS": "1"}
-"""Programs that need two threads for an op ask for them; for the others more of them only cost time on a busy machine."""
+"""Programs that need two threads for an op request them; for the others, more threads only cost time on a busy machine."""
 
 
 class Cause(NamedTuple):
-    """What a report has to name."""
+    """What a report must state about a cause."""
 
     identifier: str
     code: str
     """A piece of the line at fault."""
     statuses: tuple[str, ...] = ("confirmed",)
     or_code: tuple[str, ...] = ()
-    """Pieces of other lines that may be named instead."""
+    """Pieces of lines that may be reported instead."""
     or_identifiers: tuple[str, ...] = ()
-    """Causes that may be named instead, since they are equally true."""
+    """Causes that may be reported instead because they are equally true."""
     file: str | None = None
     """Path within `programs/causes`; by default the program itself."""
     is_fixed: bool = True
-    """Whether the report must have a fix that was verified: some causes have none that can be applied from outside."""
+    """Whether the report must have a verified fix: some causes have none that can be applied from outside."""
 
 
 class CauseProgram(NamedTuple):
-    """A program, and what a report has to say about it."""
+    """A program, and what a report must state about it."""
 
     path: str
-    """Within `programs/causes`, without the ending."""
+    """Path within `programs/causes`, without the extension."""
     causes: tuple[Cause, ...] = ()
-    """None if it is deterministic."""
+    """Empty if the program is deterministic."""
     kind: str | None = None
-    """Of the first divergence; None if it varies itself."""
+    """Kind of the first divergence; None if the kind itself varies."""
     arguments: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
-    """For `determinism check`."""
+    """Options of `determinism check`."""
     exit_status: int = 0
     is_plainly_same: bool = False
-    """Whether two plain runs agree, so that only the options bring the cause to light."""
+    """Whether two plain runs agree, so that only the options reveal the cause."""
 
     @property
     def verdict(self) -> str:
-        """What a check with its options must come to."""
+        """The verdict that a check with its options must reach."""
         return "different" if self.causes else "same"
 
     @property
     def words(self) -> list[str]:
-        """What starts it."""
+        """The command that starts the program."""
         return command(f"causes/{self.path}", *self.arguments)
 
     @property
     def program_file(self) -> Path:
-        """Where it stands."""
+        """The path of the program."""
         return CAUSES / f"{self.path}.py"
 
     def file_of(self, cause: Cause) -> Path:
-        """Where the line at fault stands."""
+        """Return the path of the file that contains the line at fault."""
         return CAUSES / cause.file if cause.file else self.program_file
 
 
 def lines_of(file: Path, code: str) -> range:
-    """The lines of the statement in which a piece of text stands; of a compound statement those of its head."""
+    """Return the lines of the statement that contains a piece of text; of a compound statement, only its header."""
     source = file.read_text(encoding="utf-8")
     found = [number for number, text in enumerate(source.splitlines(), 1) if code in text]
     assert len(found) == 1, f"{code!r} stands in lines {found} of {file}"
@@ -89,19 +89,19 @@ def _extent(statement: ast.stmt) -> range:
 
 
 def named(document: dict[str, Any], cause: Cause) -> dict[str, Any] | None:
-    """The cause of a report that is the expected one."""
+    """Return the expected cause from a report; None if it is missing."""
     identifiers = (cause.identifier, *cause.or_identifiers)
     return next((found for found in document["causes"] if found["id"] in identifiers), None)
 
 
 def is_at(found: dict[str, Any], program: CauseProgram, cause: Cause) -> bool:
-    """Whether a cause of a report names the line at fault."""
+    """Whether a cause in a report is located at the line at fault."""
     file = program.file_of(cause)
     lines = {line for code in (cause.code, *cause.or_code) for line in lines_of(file, code)}
     return any(Path(site["file"]) == file and site["line"] in lines for site in found["sites"])
 
 
 def strangers(document: dict[str, Any], program: CauseProgram) -> list[dict[str, Any]]:
-    """The causes that a report calls confirmed although the program does not have them."""
+    """Return the causes that a report calls confirmed although the program does not have them."""
     own = {name for cause in program.causes for name in (cause.identifier, *cause.or_identifiers)}
     return [found for found in document["causes"] if found["status"] == "confirmed" and found["id"] not in own]

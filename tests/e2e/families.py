@@ -1,4 +1,4 @@
-"""What the tests of all families of programs ask: clean programs are the same, and planted faults are named."""
+"""Shared assertions for tests of program families: clean programs are the same, and planted faults are named."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.thorough import is_turn
 
 
 class Fault(NamedTuple):
-    """A fault that is planted in a program, and what a report has to name."""
+    """A fault planted in a program, and what a report must name."""
 
     name: str
     program: Program
     kind: str
     step: int
     site: str
-    """Path of the file within `programs/`, and after a space the mark of its line."""
+    """The path of the file within `programs/`, a space and the mark of its line."""
     process: str = "main"
     """The key of the process, or a pattern for it if any of several may have done the work."""
     is_in_thread: bool = False
@@ -32,13 +32,13 @@ class Fault(NamedTuple):
 
 
 def assert_same(program: Program, folder: Path) -> dict[str, Any]:
-    """Recorded, the program does what it does by itself, and is the same in both runs; returns the report."""
+    """Assert that the program behaves the same with and without recording, and that two runs are the same; return the report."""
     plain = run_command(folder, program.words)
     assert plain.returncode == program.exit_status, plain.stdout + plain.stderr
     options = ["--runs", "2", *(["--allow-failure"] if program.exit_status else [])]
     report, output = check_command(folder, program.words, options=options, exit_status=program.exit_status)
     assert report["verdict"] == "same", report["first_divergence"]
-    # Processes that write without a buffer may write into each other's lines.
+    # The unbuffered output of several processes may be interleaved.
     in_order = sorted if program.processes > 1 else list
     own, reported = output[: len(plain.stdout)], output[len(plain.stdout) :]
     assert (in_order(own), reported[:6]) == (in_order(plain.stdout), "Same: "), (plain.stdout, output)
@@ -48,7 +48,7 @@ def assert_same(program: Program, folder: Path) -> dict[str, Any]:
 
 
 def assert_named(fault: Fault, folder: Path, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The report names the kind, the process, the step and the line of the fault; returns the report."""
+    """Assert that the report names the kind, process, step and line of the fault; return the report."""
     report = check_command(folder, fault.program.words, options=["--no-explain"], environment=environment).report
     assert report["verdict"] == "different"
     first = report["first_divergence"]
@@ -61,12 +61,12 @@ def assert_named(fault: Fault, folder: Path, environment: Mapping[str, str] | No
 
 
 def only(always: Collection[str], faults: Iterable[Fault], part: str = "programs") -> list[ParameterSet]:
-    """Faults as parameters, called by their names; those that are not looked for at this commit are left to a thorough part.
+    """Return faults as parameters with their names as ids; those not tested at this commit are left to a thorough part.
 
     Args:
-        always: Names of those that take turns; the others are never looked for by `make test`.
-        faults: All.
-        part: The thorough tests that the others belong to.
+        always: Names of the faults that take turns; `make test` never tests the others.
+        faults: All faults.
+        part: The part of the thorough tests that the others belong to.
     """
     return [
         pytest.param(one, id=one.name, marks=_unless(one.name in always and _has_turn(one.name), part))
@@ -75,7 +75,7 @@ def only(always: Collection[str], faults: Iterable[Fault], part: str = "programs
 
 
 def only_named(always: Collection[str], names: Iterable[str], part: str = "programs") -> list[ParameterSet]:
-    """Names as parameters; those that are not tried at this commit are left to a thorough part; see `only`."""
+    """Return names as parameters; those not tested at this commit are left to a thorough part, as in `only`."""
     return [pytest.param(name, id=name, marks=_unless(name in always and _has_turn(name), part)) for name in names]
 
 

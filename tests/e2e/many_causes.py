@@ -1,8 +1,8 @@
-"""Checks the programs with a known cause, one after the other, and prints what was found.
+"""Checks the programs with a known cause, one after the other, and prints the findings.
 
     python -m tests.e2e.many_causes --only seeding/time_seed ordering --checks 3
 
-Prints a table; the exit status is 1 if a verdict, a cause or a line was not the right one.
+Prints a table; the exit status is 1 if any verdict, cause or line is wrong.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.e2e.expected_causes import PATIENCE, SURROUNDINGS, CauseProgram, is_a
 
 
 class Found(NamedTuple):
-    """A row of the table: what one check came to, and whether it is right."""
+    """A row of the table: the result of one check, and whether it is right."""
 
     path: str
     verdict: str
@@ -37,7 +37,7 @@ class Found(NamedTuple):
 
     @property
     def is_right(self) -> bool:
-        """Whether everything is."""
+        """Whether the verdict, the cause and the line are all right."""
         return self.is_verdict_right and self.is_cause_right and self.is_line_right
 
 
@@ -45,7 +45,7 @@ HEADINGS = ("program", "verdict", "kind", "cause", "line", "status", "fixes", "s
 
 
 def cells(found: Found) -> tuple[str, ...]:
-    """What stands in a row; what is wrong is marked."""
+    """The cells of a row; wrong ones are marked."""
 
     def marked(text: str, is_right: bool) -> str:
         return text if is_right else f"!{text}"
@@ -63,7 +63,7 @@ def cells(found: Found) -> tuple[str, ...]:
 
 
 def check_once(program: CauseProgram, options: tuple[str, ...], reports: Path | None) -> Found:
-    """Check a program in a folder of its own; the report goes into the folder for reports."""
+    """Check a program in its own folder, and write the report to the folder for reports."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="cause-") as folder:
         try:
@@ -106,7 +106,7 @@ def _found(program: CauseProgram, document: dict[str, Any], seconds: float) -> F
 
 
 def chosen(names: list[str]) -> Iterator[CauseProgram]:
-    """The programs of these names, or of these folders."""
+    """The programs with these names, or in these folders."""
     for name in names:
         programs = [program for path, program in ALL.items() if path == name or path.startswith(f"{name}/")]
         if not programs:
@@ -115,7 +115,7 @@ def chosen(names: list[str]) -> Iterator[CauseProgram]:
 
 
 def table(rows: list[Found]) -> list[str]:
-    """The table, and a summary."""
+    """The lines of the table, with a summary."""
     texts = [HEADINGS, *[cells(row) for row in rows]]
     widths = [max(len(text[column]) for text in texts) for column in range(len(HEADINGS))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(text, widths, strict=True)).rstrip() for text in texts]
@@ -126,7 +126,7 @@ def table(rows: list[Found]) -> list[str]:
 
 
 def main() -> int:
-    """Check, and print what came of it."""
+    """Run the checks and print their results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=list(ALL), metavar="NAME", help="programs, or folders of them")
     parser.add_argument("--checks", type=int, default=1, help="how often each is checked")

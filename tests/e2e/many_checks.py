@@ -1,8 +1,8 @@
-"""Checks deterministic programs many times, turn about: every check must come to *same*.
+"""Checks deterministic programs many times, in turn: the verdict of every check must be *same*.
 
     python -m tests.e2e.many_checks --checks 100
 
-Prints a table of the programs; the exit status is 1 if a check came to anything else.
+Prints a table of the programs; the exit status is 1 if any verdict is different.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.e2e.clean_programs import ALL, Program
 
 
 class Outcome(NamedTuple):
-    """What one check came to."""
+    """The outcome of one check."""
 
     name: str
     verdict: str
@@ -34,7 +34,7 @@ class Outcome(NamedTuple):
 
 
 def check_once(name: str, program: Program) -> Outcome:
-    """Check a program in a folder of its own."""
+    """Check a program in a separate folder."""
     folder = Path(tempfile.mkdtemp(prefix="check-"))
     started = time.monotonic()
     try:
@@ -48,14 +48,14 @@ def check_once(name: str, program: Program) -> Outcome:
 
 
 def check_all(programs: dict[str, Program], num_checks: int, num_workers: int) -> Iterator[Outcome]:
-    """Check the programs turn about until the number of checks is reached, as they get done."""
+    """Check the programs in turn until the number of checks is reached, and yield the outcomes in order."""
     turns = itertools.islice(itertools.cycle(programs.items()), num_checks)
     with ThreadPoolExecutor(num_workers) as pool:
         yield from pool.map(lambda turn: check_once(*turn), turns)
 
 
 def table(outcomes: list[Outcome]) -> list[str]:
-    """A row for each program, and one for all."""
+    """Return a row for each program, and one for all programs."""
     rows = [f"{'program':<24}{'checks':>8}{'same':>8}{'records':>10}{'seconds':>10}"]
     names = list(dict.fromkeys(outcome.name for outcome in outcomes))
     for name in (*names, None):
@@ -69,7 +69,7 @@ def table(outcomes: list[Outcome]) -> list[str]:
 
 
 def main() -> int:
-    """Check, and print what came of it."""
+    """Run the checks, and print their outcomes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checks", type=int, default=len(ALL), help="how many in all [default: each program once]")
     parser.add_argument("--programs", nargs="+", choices=ALL, default=list(ALL), metavar="NAME")

@@ -1,4 +1,4 @@
-"""Runs programs with and without probes, and gives what they print and what was noted."""
+"""Runs programs with and without probes, and returns their output and the notes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Ended(NamedTuple):
 
 
 class Stage:
-    """A folder with a program, which is run with and without probes."""
+    """A folder with a program to be run with and without probes."""
 
     def __init__(self, folder: Path, text: str, **modules: str) -> None:
         self.folder = folder / "program"
@@ -41,7 +41,7 @@ class Stage:
         return str(self.folder / "main.py")
 
     def plain(self, *command: str, **environment: str) -> Ended:
-        """Run a command, by default the program, as it is."""
+        """Run a command, by default the program, without probes."""
         return self._ended(command, {**os.environ, **environment})
 
     def probed(self, *command: str, request: ProbeRequest | None = None, **environment: str) -> Ended:
@@ -49,11 +49,11 @@ class Stage:
         return self.run(RunSpec(probes=request or ProbeRequest()), *command, **environment)
 
     def run(self, spec: RunSpec, *command: str, **environment: str) -> Ended:
-        """Run it as a specification asks for."""
+        """Run it according to a specification."""
         return self._ended(command, child_environment({**os.environ, **environment}, spec))
 
     def noted(self, *command: str, **environment: str) -> Path:
-        """Run it with notes, and give the folder with them."""
+        """Run it with notes, and return the folder that holds them."""
         self._runs += 1
         folder = self._notes / f"notes-{self._runs}"
         folder.mkdir()
@@ -62,7 +62,7 @@ class Stage:
         return folder
 
     def differing(self, *command: str, **environment: str) -> list[Source]:
-        """The sources that differ between two runs."""
+        """Return the sources that differ between two runs."""
         return differing_sources(self.noted(*command, **environment), self.noted(*command, **environment))
 
     def fixed(self, *sources: Source, **environment: str) -> Ended:
@@ -73,11 +73,11 @@ class Stage:
     def _ended(self, command: Sequence[str], environment: Mapping[str, str]) -> Ended:
         done = subprocess.run(
             command or [sys.executable, self.main], cwd=self.folder, env=dict(environment), capture_output=True,
-            text=True, timeout=120, check=False, stdin=subprocess.DEVNULL,
+            text=True, timeout=600, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         return Ended(done.returncode, done.stdout, done.stderr)
 
 
 def documents(folder: Path) -> list[dict[str, Any]]:
-    """Every line that was noted, of all processes."""
+    """Return every line noted by any process."""
     return [json.loads(line) for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]

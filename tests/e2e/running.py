@@ -1,4 +1,4 @@
-"""Runs programs with and without `determinism run`, and gives what they print."""
+"""Runs programs with and without `determinism run`, and returns their output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENVIRONMENT = {"PYTHONHASHSEED": "random", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
 def printed(folder: Path, *command: str | Path, before: tuple[str, ...] = ("run", "--seed", "1", "--")) -> str:
-    """What a command prints that is run by `determinism run`."""
+    """Return the output of a command that is run by `determinism run`."""
     finished = run(folder, *before, *command, environment=ENVIRONMENT)
     assert finished.status == 0, finished.stderr
     assert "determinism: " not in finished.stderr
@@ -22,12 +22,12 @@ def printed(folder: Path, *command: str | Path, before: tuple[str, ...] = ("run"
 
 
 def plain(*command: str | Path) -> str:
-    """What it prints without."""
-    return subprocess.check_output([*map(str, command)], env={**os.environ, **ENVIRONMENT}, text=True, timeout=120)
+    """Return its output without `determinism run`."""
+    return subprocess.check_output([*map(str, command)], env={**os.environ, **ENVIRONMENT}, text=True, timeout=600)
 
 
 def becomes_deterministic(folder: Path, program: str) -> bool:
-    """Whether a program of which two runs differ is the same in two runs by `determinism run`."""
+    """Whether a program prints different digests in two plain runs, and the same in two runs by `determinism run`."""
     command = (sys.executable, PROGRAMS / program)
     first, second = plain(*command), plain(*command)
     assert len(first.strip()) == 64
@@ -35,7 +35,7 @@ def becomes_deterministic(folder: Path, program: str) -> bool:
 
 
 def goes_on_from_the_middle(folder: Path, program: str, *arguments: str) -> bool:
-    """Whether a run, its twin, and one that was stopped in the middle of an epoch and resumed end in the same bits."""
+    """Whether two full runs, and one stopped in the middle of an epoch and resumed, end in the same bits."""
     command = (sys.executable, PROGRAMS / program, *arguments)
     full, twin = (printed(folder, *command, "full", "unused") for _ in range(2))
     assert printed(folder, *command, "first", folder / "middle.state") == ""

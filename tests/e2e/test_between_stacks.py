@@ -1,4 +1,4 @@
-"""Two recordings of a program with other kernels, as on two machines: what differs in the stack, then where values part."""
+"""Two recordings of a program with different kernels, as on two machines: the report has stack, then value differences."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def report_of(finished: Finished) -> dict[str, Any]:
 
 
 @pytest.mark.thorough("programs")
-def test_other_instructions_are_told_first_and_then_how_far_values_are_apart(tmp_path: Path) -> None:
+def test_different_instructions_are_reported_before_the_differences_of_values(tmp_path: Path) -> None:
     record(tmp_path, "a", "--values", "32")
     record(tmp_path, "b", "--values", "32")
     record(tmp_path, "c", "--values", "32", ATEN_CPU_CAPABILITY="avx2", OMP_NUM_THREADS="1")

@@ -1,4 +1,4 @@
-"""`determinism bisect` on planted histories: the commit that changed the results is found, and nothing of the user's is touched."""
+"""`determinism bisect` on planted histories: it finds the commit that changed the results, and leaves the user's files alone."""
 
 from __future__ import annotations
 
@@ -91,11 +91,11 @@ class Model:
 """,
     "notes.txt": "",
 }
-"""The same with the tiny framework: which commits are tried, and in what state the user's files are left, hangs on no other."""
+"""The same with the tiny framework: neither the commits that are tried nor the state of the user's files depends on the framework."""
 
 
 class Edit(NamedTuple):
-    """A commit: some text of a file replaced."""
+    """A commit that replaces a piece of text in a file."""
 
     file: str
     old: str
@@ -104,11 +104,11 @@ class Edit(NamedTuple):
 
 
 class History(NamedTuple):
-    """Commits after the first, and which of them is to be found."""
+    """The commits after the first, and which of them must be found."""
 
     name: str
     commits: Sequence[Edit | str]
-    """`note`: a commit that changes nothing that runs."""
+    """`note`: a commit that changes no code that runs."""
     bad: int
     """Number of the commit that changes the results, from 1."""
 
@@ -125,7 +125,7 @@ SPLIT = Edit(
 
 
 def after(count: int, edit: Edit, count_later: int = 1) -> tuple[list[Edit | str], int]:
-    """So many harmless commits, the edit, and harmless ones again; and the number of the edit."""
+    """Return `count` harmless commits, the edit and `count_later` harmless commits; and the number of the edit."""
     return [*[NOTE] * count, edit, *[NOTE] * count_later], count + 1
 
 
@@ -164,7 +164,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def commit(folder: Path, change: Edit | str) -> str:
-    """Make a commit; gives its hash."""
+    """Make a commit and return its hash."""
     if isinstance(change, str):
         notes = folder / "notes.txt"
         notes.write_text(notes.read_text(encoding="utf-8") + "note\n", encoding="utf-8")
@@ -180,7 +180,7 @@ def commit(folder: Path, change: Edit | str) -> str:
 
 
 def begin(folder: Path, files: Mapping[str, str] = TINY_FILES) -> str:
-    """Make the repository, unless there is one, with its first commit; gives its hash."""
+    """Create the repository, unless there is one, and its first commit; return the hash of the commit."""
     if not (folder / ".git").exists():
         git(folder, "init", "-q")
     for name, text in files.items():
@@ -196,7 +196,7 @@ def bisect(folder: Path, good: str, *options: str) -> Finished:
 
 
 def found(folder: Path) -> list[str]:
-    """The commits that the last search came to."""
+    """Return the commits that the last search found."""
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     return [one["hash"] for one in result["commits"]]
 
@@ -226,7 +226,7 @@ def test_the_commit_that_changed_the_results_is_found(tmp_path: Path, history: H
     assert git(tmp_path, "worktree", "list", "--porcelain").count("worktree ") == 1
 
 
-def test_a_merge_is_searched_and_the_users_files_stay_as_they_are(tmp_path: Path) -> None:
+def test_a_merge_is_searched_and_the_users_files_are_unchanged(tmp_path: Path) -> None:
     good = begin(tmp_path)
     commit(tmp_path, NOTE)
     git(tmp_path, "checkout", "-q", "-b", "side", good)
@@ -271,7 +271,7 @@ def test_ends_that_are_not_good_and_bad_are_refused(tmp_path: Path) -> None:
     assert "'nowhere' is not a commit" in bisect(tmp_path, "nowhere").text
 
 
-def test_a_golden_is_the_reference_in_a_folder_below_the_top(tmp_path: Path) -> None:
+def test_a_golden_is_the_reference_in_a_subfolder(tmp_path: Path) -> None:
     folder = tmp_path / "below"
     folder.mkdir()
     git(tmp_path, "init", "-q")

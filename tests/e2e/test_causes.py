@@ -39,12 +39,12 @@ CAUSES = {
 }
 
 OFTEN_MORE_THAN_A_LINE = {"clock", "entropy", "process-id"}
-"""Causes that mostly take more than one changed line, so that no fix of theirs can be tried."""
+"""Causes whose fix usually changes more than one line, so it cannot be tried."""
 TRIES = 10
-"""What varies only with some probability is checked again until it did."""
+"""A program that varies only with some probability is checked again until it does, at most this many times."""
 
 IN_TURNS = ("seeding/missing_torch", "kernels/message_passing")
-"""Of these and those of `test_planted_causes` one is checked, which the commit chooses: each takes half a minute of the processor."""
+"""One of these and of those in `test_planted_causes` is checked at each commit; each takes half a minute of processor time."""
 ALWAYS = {
     "controls/filled_buffers",
     *(path for number, path in enumerate(IN_TURNS) if is_turn(number, 2 * len(IN_TURNS))),
@@ -54,7 +54,7 @@ needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="o
 
 
 def part_of(program: CauseProgram) -> str:
-    """The thorough part that a program belongs to."""
+    """Return the thorough part that a program belongs to."""
     if program in CONTROLS:
         return "causes-controls"
     if program in SEEDING:
@@ -63,7 +63,7 @@ def part_of(program: CauseProgram) -> str:
 
 
 def some(programs: Iterable[CauseProgram]) -> list[Any]:
-    """Programs as parameters. Each takes ten runs and more, so that by default a few that differ most are enough."""
+    """Return programs as parameters. Each takes ten or more runs, so by default only a few very different ones are checked."""
     return [
         pytest.param(one, id=one.path, marks=() if one.path in ALWAYS else pytest.mark.thorough(part_of(one)))
         for one in programs
@@ -71,7 +71,7 @@ def some(programs: Iterable[CauseProgram]) -> list[Any]:
 
 
 def checked(program: CauseProgram, folder: Path, *options: str) -> dict[str, Any]:
-    """The report on a program."""
+    """Check a program and return the report."""
     options = (*SEARCH, *program.options, *options)
     return check_command(
         folder,
@@ -84,7 +84,7 @@ def checked(program: CauseProgram, folder: Path, *options: str) -> dict[str, Any
 
 
 def assert_cause(document: dict[str, Any], program: CauseProgram) -> None:
-    """The report names each cause of the program, as sure as it must be, with its line and a fix that was verified, and none that it does not have."""
+    """Assert that the report names exactly the causes of the program, each with the required certainty, its line and a verified fix."""
     for cause in program.causes:
         found = named(document, cause)
         assert found is not None, (cause.identifier, document["causes"])
@@ -101,7 +101,7 @@ def assert_cause(document: dict[str, Any], program: CauseProgram) -> None:
 
 @needs_two_cores
 @pytest.mark.parametrize("program", some(GUILTY))
-def test_cause_is_found(program: CauseProgram, tmp_path: Path) -> None:
+def test_the_cause_is_found(program: CauseProgram, tmp_path: Path) -> None:
     for number in range(TRIES):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -115,7 +115,7 @@ def test_cause_is_found(program: CauseProgram, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("program", some(CONTROLS))
-def test_deterministic_program_gets_no_cause(program: CauseProgram, tmp_path: Path) -> None:
+def test_a_deterministic_program_has_no_cause(program: CauseProgram, tmp_path: Path) -> None:
     document = checked(program, tmp_path)
     assert document["verdict"] == "same", document["first_divergence"]
     assert document["causes"] == document["fixes"] == []
@@ -131,19 +131,19 @@ def test_the_programs_that_are_always_checked_exist() -> None:
     assert set(ALL) >= {*ALWAYS, *IN_TURNS} and ALWAYS
 
 
-def test_every_line_is_told_by_one_piece_of_text() -> None:
+def test_each_piece_of_text_identifies_one_line() -> None:
     for program in GUILTY:
         for cause in program.causes:
             for code in (cause.code, *cause.or_code):
                 assert len(lines_of(program.file_of(cause), code)) >= 1
 
 
-def test_there_is_a_program_for_each_cause_that_a_run_without_accelerator_can_show() -> None:
+def test_each_cause_that_needs_no_accelerator_has_a_program() -> None:
     shown = {cause.identifier for program in GUILTY for cause in program.causes}
     assert shown >= CAUSES
 
 
-def test_no_program_tells_what_is_wrong_with_it() -> None:
+def test_no_program_says_what_is_wrong_with_it() -> None:
     for path, program in ALL.items():
         text = program.program_file.read_text(encoding="utf-8").lower()
         assert re.search(r"nondetermin|unseeded|guilty|\b(cause|race|bug|fault)", text) is None, path

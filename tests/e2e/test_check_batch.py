@@ -1,4 +1,4 @@
-"""`determinism check-batch` says whether a row's result depends on the batch that it came in, and what cures it."""
+"""`determinism check-batch` reports whether a row's result depends on the batch that contains it, and the fix."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_batch(folder: Path, *arguments: str, sizes: str = "1,8,24", command: t
 
 
 def varies_with(environment: Mapping[str, str] | None, *arguments: str) -> bool:
-    """Whether the program by itself prints another digest in batches of another size."""
+    """Whether the program, run by itself, prints different digests for different batch sizes."""
     command = [sys.executable, str(PROGRAM), *arguments, "--batch"]
     variables = {**os.environ, **(environment or {})}
     return len({subprocess.check_output([*command, size], text=True, env=variables) for size in ("1", "8", "24")}) > 1
@@ -43,7 +43,7 @@ def batch_of(finished: Finished) -> dict[str, Any]:
     return dict(finished.report["batch"])
 
 
-def test_a_model_that_treats_rows_by_themselves_is_the_same(tmp_path: Path) -> None:
+def test_a_model_that_computes_rows_independently_is_the_same(tmp_path: Path) -> None:
     finished = check_batch(tmp_path)
     batch = batch_of(finished)
 
@@ -62,7 +62,7 @@ def test_rows_are_matched_by_content_not_by_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough("resume-and-batch")
-def test_products_that_vary_are_named_and_what_cures_them_was_seen_to(tmp_path: Path) -> None:
+def test_varying_matrix_products_are_reported_with_verified_fixes(tmp_path: Path) -> None:
     arguments = ("--model", "products")
     varies = varies_with(None, *arguments)
     finished = check_batch(tmp_path, *arguments)
@@ -73,7 +73,7 @@ def test_products_that_vary_are_named_and_what_cures_them_was_seen_to(tmp_path: 
     if not varies:
         return
     first = report["first_divergence"]
-    # Which of the two products has kernels for some sizes depends on the processor.
+    # Which of the two products has special kernels for certain sizes depends on the processor.
     assert (first["op"], first["kind"]) == ("aten::addmm", "op") and first["module"] in ("first", "second")
     assert (Path(first["site"]["file"]), first["site"]["line"]) == (PROGRAM, line("batches", "PRODUCT"))
     assert batch_of(finished)["tried"] != []
@@ -88,7 +88,7 @@ def test_products_that_vary_are_named_and_what_cures_them_was_seen_to(tmp_path: 
     ("model", "kind"),
     [("normed", "mixing"), pytest.param("dropping", "rng", marks=pytest.mark.thorough("resume-and-batch"))],
 )
-def test_a_model_left_in_training_mode_is_named_and_cured(tmp_path: Path, model: str, kind: str) -> None:
+def test_a_model_left_in_training_mode_is_reported_and_fixed(tmp_path: Path, model: str, kind: str) -> None:
     finished = check_batch(tmp_path, "--model", model, "--train")
     report, batch = finished.report, batch_of(finished)
 
@@ -101,14 +101,14 @@ def test_a_model_left_in_training_mode_is_named_and_cured(tmp_path: Path, model:
 
 
 @pytest.mark.thorough("resume-and-batch")
-def test_kernels_that_are_left_in_evaluation_mode_are_cured_with_it(tmp_path: Path) -> None:
+def test_kernels_that_still_vary_in_evaluation_mode_are_fixed_as_well(tmp_path: Path) -> None:
     varies = varies_with(None, "--model", "dropping products")
     report = check_batch(tmp_path, "--model", "dropping products", "--train").report
     assert report is not None
 
     assert report["verdict"] == "different"
     if varies and not report["fixes"]:
-        # On some processors no setting of oneMKL makes a row of one the same as a row of many.
+        # On some processors, no oneMKL setting makes the row of a batch of one equal to that of a larger batch.
         tried = [variables_of(one) for one in report["batch"]["tried"]]
         assert any(tried) and all(varies_with(variables, "--model", "dropping products") for variables in tried)
         return
@@ -127,7 +127,7 @@ def test_the_same_models_in_evaluation_mode_are_the_same(tmp_path: Path, model: 
 
 
 @pytest.mark.thorough("resume-and-batch")
-def test_padding_that_changes_results_is_named(tmp_path: Path) -> None:
+def test_padding_that_changes_results_is_reported(tmp_path: Path) -> None:
     finished = check_batch(tmp_path, "--model", "mean of texts")
 
     assert finished.status == 1, finished.text
@@ -135,7 +135,7 @@ def test_padding_that_changes_results_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough("resume-and-batch")
-def test_padding_that_changes_nothing_is_the_same(tmp_path: Path) -> None:
+def test_padding_that_changes_no_results_is_the_same(tmp_path: Path) -> None:
     finished = check_batch(tmp_path, "--model", "maximum of texts")
 
     assert finished.status == 0, finished.text
@@ -151,7 +151,9 @@ def test_padding_that_changes_nothing_is_the_same(tmp_path: Path) -> None:
         (("--model", "normed flat", "--train"), "batch-run-failed"),
     ],
 )
-def test_nothing_passes_on_nothing(tmp_path: Path, arguments: tuple[str, ...], identifier: str) -> None:
+def test_a_check_that_matched_no_rows_is_inconclusive(
+    tmp_path: Path, arguments: tuple[str, ...], identifier: str
+) -> None:
     finished = check_batch(tmp_path, *arguments, sizes="1,8")
 
     assert finished.status == 2, finished.text
@@ -169,7 +171,7 @@ def test_nothing_passes_on_nothing(tmp_path: Path, arguments: tuple[str, ...], i
         ("1,many", ("python", "{batch}"), "usage"),
     ],
 )
-def test_commands_that_leave_nothing_to_compare_are_refused(
+def test_commands_that_leave_nothing_to_compare_are_rejected(
     tmp_path: Path, sizes: str, command: tuple[str, ...], identifier: str
 ) -> None:
     finished = check_batch(tmp_path, sizes=sizes, command=command)
@@ -178,7 +180,7 @@ def test_commands_that_leave_nothing_to_compare_are_refused(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.json"]
 
 
-def test_rows_that_no_framework_computes_are_said_to_need_the_function(tmp_path: Path) -> None:
+def test_rows_computed_outside_the_framework_need_the_python_function(tmp_path: Path) -> None:
     (tmp_path / "predict.py").write_text(
         "import sys, torch, numpy as np\nprint(np.ones((int(sys.argv[1]), 4)).sum(axis=1)[0])\n"
     )

@@ -1,4 +1,4 @@
-"""`determinism check-resume` says whether a resumed run goes on as the full one, and names what its checkpoint lacks."""
+"""`determinism check-resume` says whether a resumed run continues like the full run, and names what its checkpoint lacks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_complete_checkpoint_is_the_same(tmp_path: Path) -> None:
     ("part", "identifier"),
     [("optimizer", "optimizer"), pytest.param("rng", "rng-torch", marks=pytest.mark.thorough("resume-and-batch"))],
 )
-def test_what_is_left_out_is_named_with_its_line(tmp_path: Path, part: str, identifier: str) -> None:
+def test_missing_state_is_named_with_its_line(tmp_path: Path, part: str, identifier: str) -> None:
     finished = one_command(tmp_path, "--without", part)
     report = finished.report
 
@@ -55,17 +55,17 @@ def test_what_is_left_out_is_named_with_its_line(tmp_path: Path, part: str, iden
     site = report["missing"][0]["site"]
     assert (Path(site["file"]), site["line"]) == (PROGRAMS / f"{PROGRAM}.py", line(PROGRAM))
     assert report["first_divergence"]["step"] >= 2
-    # The program takes the state of the generator, and leaves it out of what it saves.
+    # The program reads the state of the generator, but does not save it.
     assert ("not restored" if part == "rng" else "not saved") in finished.text and "saved at" in finished.text
     (fix,) = report["fixes"]
     assert fix["id"] == identifier and "saved[" in fix["code"]
-    # Nothing but the program can save an optimizer; a generator can be put back from outside.
+    # Only the program itself can save an optimizer; a generator can be restored from outside.
     assert fix["verified"] is (part == "rng") is ("Verified: " in finished.text)
 
 
 @pytest.mark.parametrize(("without", "missing"), [("", []), ("rng", ["rng-torch"])])
-def test_a_run_may_train_on_after_it_saved(tmp_path: Path, without: str, missing: list[str]) -> None:
-    """As programs do that save now and then; the generator is put back as it was when the run saved."""
+def test_a_run_may_continue_training_after_saving(tmp_path: Path, without: str, missing: list[str]) -> None:
+    """Like programs that save periodically; the generator is restored to its state at the time of saving."""
     finished = one_command(tmp_path, "--beyond", "--without", without)
     report = finished.report
 
@@ -82,10 +82,8 @@ def epochs(*without: str) -> list[str]:
 
 @pytest.mark.thorough("resume-and-batch")
 @pytest.mark.parametrize("without", [("python",), ("torch", "numpy")])
-def test_generators_are_put_back_from_outside_and_that_is_seen_to_help(
-    tmp_path: Path, without: tuple[str, ...]
-) -> None:
-    """Each run writes over the checkpoint, and the next epoch is shuffled by what was not saved."""
+def test_restoring_generators_from_outside_is_verified_as_a_fix(tmp_path: Path, without: tuple[str, ...]) -> None:
+    """Each run overwrites the checkpoint, and the next epoch is shuffled by the generators that were not saved."""
     finished = check_resume(tmp_path, *epochs(*without))
     report = finished.report
 
@@ -103,10 +101,10 @@ def test_generators_are_put_back_from_outside_and_that_is_seen_to_help(
         pytest.param("buffer", "own-data", False, marks=pytest.mark.thorough("resume-and-batch")),
     ],
 )
-def test_without_a_data_loader_generators_are_put_back_before_the_first_step(
+def test_without_a_data_loader_generators_are_restored_before_the_first_step(
     tmp_path: Path, without: str, identifier: str, verified: bool
 ) -> None:
-    """One that the program put back itself follows from something else, if that is in vain."""
+    """If the program itself restored the generator and the runs still differ, the cause is something else."""
     program = [sys.executable, str(PROGRAMS / "resumed" / "drawing.py"), *FILLED_IN, "--without", without]
     finished = check_resume(tmp_path, "--steps", "5", "--at", "2", "--", *program)
 
@@ -115,7 +113,7 @@ def test_without_a_data_loader_generators_are_put_back_before_the_first_step(
     assert [fix["verified"] for fix in finished.report["fixes"]] == [verified]
 
 
-def test_nothing_is_tried_that_was_not_asked_for(tmp_path: Path) -> None:
+def test_no_fix_is_tried_with_no_explain(tmp_path: Path) -> None:
     finished = check_resume(tmp_path, "--no-explain", *epochs("python"))
 
     assert finished.report is not None
@@ -123,8 +121,8 @@ def test_nothing_is_tried_that_was_not_asked_for(tmp_path: Path) -> None:
     assert "put back" not in finished.stderr
 
 
-def test_three_commands_and_a_state_of_determinism(tmp_path: Path) -> None:
-    """Two workers, shuffling, autocast, a scaler, and a loader that goes on in the middle of an epoch."""
+def test_three_commands_with_a_determinism_state_are_the_same(tmp_path: Path) -> None:
+    """Two workers, shuffling, autocast, a scaler, and a loader that continues in the middle of an epoch."""
     program = shlex.join([sys.executable, str(PROGRAMS / "resumed" / "states.py")])
     finished = check_resume(
         tmp_path, "--full", program, "--first", f"{program} --save middle", "--resumed", f"{program} --load middle"
@@ -134,7 +132,7 @@ def test_three_commands_and_a_state_of_determinism(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough("resume-and-batch")
-def test_ranks_go_on_from_states_of_their_own(tmp_path: Path) -> None:
+def test_each_rank_continues_from_its_own_state(tmp_path: Path) -> None:
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     program = shlex.join([*start, str(PROGRAMS / "resumed" / "ranks.py")])
     runs = [word for run in ("full", "first", "resumed") for word in (f"--{run}", f"{program} {run}")]
@@ -145,7 +143,7 @@ def test_ranks_go_on_from_states_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough("resume-and-batch")
-def test_a_first_run_that_departs_is_no_matter_of_resuming(tmp_path: Path) -> None:
+def test_a_first_run_that_differs_is_not_a_resume_problem(tmp_path: Path) -> None:
     finished = one_command(tmp_path, "--unseeded")
 
     assert finished.trouble == ["resume-first-departs"]
@@ -156,7 +154,7 @@ def test_a_first_run_that_departs_is_no_matter_of_resuming(tmp_path: Path) -> No
     assert "with it the resumed run was equal" in finished.text
 
 
-def test_a_run_that_fails_is_said(tmp_path: Path) -> None:
+def test_a_failed_run_is_reported(tmp_path: Path) -> None:
     finished = one_command(tmp_path, "--fail")
 
     assert finished.trouble == ["resume-run-failed"]
@@ -174,7 +172,7 @@ def test_a_run_that_fails_is_said(tmp_path: Path) -> None:
         (("--full", "python 'a", "--first", "a", "--resumed", "a"), "cannot be split into words"),
     ],
 )
-def test_commands_that_are_not_complete_are_refused(tmp_path: Path, arguments: tuple[str, ...], text: str) -> None:
+def test_incomplete_commands_are_refused(tmp_path: Path, arguments: tuple[str, ...], text: str) -> None:
     finished = check_resume(tmp_path, *arguments)
 
     assert finished.trouble == ["resume-commands"]

@@ -1,4 +1,4 @@
-"""Programs with processes of their own: children that are started in every way, and pools."""
+"""Programs with child processes, started by every method, and with pools."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLEAN = {
 
 
 @pytest.mark.parametrize("name", only_named(["shared results"], CLEAN))
-def test_same(name: str, tmp_path: Path) -> None:
+def test_a_clean_program_is_the_same(name: str, tmp_path: Path) -> None:
     assert_same(CLEAN[name], tmp_path)
 
 
@@ -41,14 +41,14 @@ def tasks(pool: str, fault: str, kind: str, process: str) -> Fault:
 
 
 def results(*words: str) -> Fault:
-    """A fault in the second child, that reaches the parent through shared memory."""
+    """A fault in the second child that reaches the parent through shared memory."""
     program = python("children/shared_results", *words, processes=4)
     return Fault(" and ".join(words), program, "rng", 0, "children/shared_results SITE seed", r"main\.finder-1")
 
 
 FAULTS = [
     averaging("fork", "bit", "op", 1),
-    # The one who reads too early: half-0 if it read what half-1 should not have written yet, else half-1.
+    # The process that reads too early: half-0 if it read a value that half-1 should have written later, else half-1.
     Fault("race", python("children/hogwild", "race"), "mutation", 2, "children/hogwild SITE race", r"main\.half-\d"),
     averaging("forkserver", "seed", "rng", 0),
     Fault(
@@ -63,7 +63,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("fault", only(["race", "seed, forkserver", "order, executor"], FAULTS))
-def test_fault(fault: Fault, tmp_path: Path) -> None:
+def test_a_fault_is_located(fault: Fault, tmp_path: Path) -> None:
     report = assert_named(fault, tmp_path)
     received = [(other["process"], other["received_from"]) for other in report["divergences"]]
     if fault.process != "main":
@@ -94,7 +94,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("is_daemon", "work"), [(True, "time.sleep(600)"), (False, "time.sleep(600)"), (False, "while True: pass")]
 )
-def test_processes_that_do_not_end_are_ended_with_a_program_that_is_ended_early(
+def test_children_that_never_end_are_ended_with_a_program_that_is_stopped_early(
     is_daemon: bool, work: str, tmp_path: Path
 ) -> None:
     (tmp_path / "program.py").write_text(

@@ -1,4 +1,4 @@
-"""For a source at a line, the smallest change of the program; and the changed program gives the same in every run."""
+"""The fix of a source is the smallest change of its line, and the changed program gives the same result in every run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SLOW = "import time\ndef slow(n):\n    time.sleep(0)\n    return n\n"
 
 
 def fix_of(stage: Stage, source: str, number: int = 0) -> CodeChange | None:
-    """The change for a source of a program, by what is noted when it runs."""
+    """Return the change for a source of a program, based on what is noted when the program runs."""
     note = [one for one in documents(stage.noted()) if one.get("source") == source][number]
     names = ("file", "line", "column", "end_line", "end_column", "function", "code")
     site = SourceSite(**{name: note[name] for name in names})
@@ -149,7 +149,7 @@ CHANGES: dict[str, tuple[str, str, str]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_change_is_the_smallest_and_helps(tmp_path: Path, name: str) -> None:
+def test_change_is_the_smallest_and_makes_runs_equal(tmp_path: Path, name: str) -> None:
     source, program, expected = CHANGES[name]
     stage = Stage(tmp_path, program + "\n")
     fix = fix_of(stage, source)
@@ -210,11 +210,11 @@ def test_change_of_a_torch_program(tmp_path: Path, name: str) -> None:
         ("listing", "import os\nwith os.scandir('.') as found:\n    list(found)\n"),
     ],
 )
-def test_what_takes_more_than_a_small_change_has_none(tmp_path: Path, source: str, program: str) -> None:
+def test_no_change_is_proposed_if_a_small_one_is_not_enough(tmp_path: Path, source: str, program: str) -> None:
     assert fix_of(Stage(tmp_path, program), source) is None
 
 
-def test_file_that_is_not_as_it_was_has_no_change(tmp_path: Path) -> None:
+def test_no_change_is_proposed_for_a_file_that_was_modified(tmp_path: Path) -> None:
     site = SourceSite(str(tmp_path / "gone.py"), 1, 0, 1, 5, "f", "")
     source = Source("listing", site, "main", None, "MainThread", (1, 1), True, 0, (0, 0), (None, None))
 

@@ -1,4 +1,4 @@
-"""The command as users meet it: output, progress, options, and what `show` and `record` do."""
+"""The command as users see it: output, progress, options, and the commands `show` and `record`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Recorded = Callable[[str], Path]
 
 @pytest.fixture
 def traces(made_once: MadeOnce) -> Recorded:
-    """Gives the trace of one program at a level; PyTorch's, or the tiny framework's where the level begins with `tiny-`."""
+    """Return the trace of a program at a level: with PyTorch, or with the tiny framework if the level begins with `tiny-`."""
 
     def recorded(level: str) -> Path:
         def fill(folder: Path) -> None:
@@ -57,7 +57,7 @@ def test_output_of_the_first_run_passes_through(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("into", ["pipe", "file", "other stream"])
 @pytest.mark.parametrize(("end", "between"), [("", b"\n"), ("\n", b"")])
-def test_the_report_begins_on_a_new_line_whether_the_program_ended_its_last_one(
+def test_the_report_begins_on_a_new_line_even_after_an_unfinished_line(
     end: str, between: bytes, into: str, tmp_path: Path
 ) -> None:
     code = tiny_code(f"frame.full(3, 1.0); print('begin', 'loss 0.5', sep=chr(10), end={end!r})")
@@ -68,7 +68,7 @@ def test_the_report_begins_on_a_new_line_whether_the_program_ended_its_last_one(
         ended = subprocess.run(command, cwd=tmp_path, stdout=stdout, stderr=stderr, check=False)
     shown = (tmp_path / "shown").read_bytes() if into == "file" else ended.stdout
     if into == "other stream":
-        # Where that ends with the program's output, what comes next on the same pipe cannot know.
+        # stderr shares the pipe and cannot know whether stdout ended within a line.
         assert re.search(rb"\nloss 0.5\n?determinism: run 2 of 2, .*\nSame: ", shown), shown
     else:
         assert shown.startswith(b"begin\nloss 0.5" + between + end.encode() + b"Same: "), shown
@@ -76,7 +76,7 @@ def test_the_report_begins_on_a_new_line_whether_the_program_ended_its_last_one(
 
 
 def _screen(written: bytes, columns: int) -> list[str]:
-    """The lines that a terminal shows after this was written to it."""
+    """Return the lines that a terminal shows after these bytes are written to it."""
     lines, row, column = [[" "] * columns], 0, 0
     text = re.sub(r"\x1b\[[0-9;]*m", "", written.decode()).replace("\x1b[2K", "\0")
     for character in text:
@@ -85,7 +85,7 @@ def _screen(written: bytes, columns: int) -> list[str]:
         elif character == "\0":
             lines[row] = [" "] * columns
         else:
-            # After the last column it is the next character that wraps.
+            # In the last column, the line wraps only when the next character is written.
             if character == "\n" or column == columns:
                 row, column = row + 1, 0 if column == columns and character != "\n" else column
                 lines += [[" "] * columns] if row == len(lines) else []
@@ -97,7 +97,7 @@ def _screen(written: bytes, columns: int) -> list[str]:
 
 @pytest.mark.parametrize("end", ["", "\n"])
 @pytest.mark.parametrize("is_found", [False, True])
-def test_a_line_that_the_program_did_not_end_stays_on_the_terminal(end: str, is_found: bool, tmp_path: Path) -> None:
+def test_an_unfinished_line_of_the_program_stays_on_the_terminal(end: str, is_found: bool, tmp_path: Path) -> None:
     columns = 70
     main, other = pty.openpty()
     fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
@@ -121,7 +121,7 @@ def test_a_line_that_the_program_did_not_end_stays_on_the_terminal(end: str, is_
     assert shown[at + 1].startswith("Different: " if is_found else "Same: "), shown
 
 
-def test_progress_on_a_terminal(tmp_path: Path) -> None:
+def test_progress_is_shown_on_a_terminal(tmp_path: Path) -> None:
     main, other = pty.openpty()
     command = [*COMMAND, "check", "--", *program("hold", "2", "3")]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=other, stderr=other, stdin=other)
@@ -156,7 +156,7 @@ def test_options_after_the_program_belong_to_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("level", [pytest.param("module", marks=pytest.mark.thorough("launching")), "step"])
-def test_coarser_levels(level: str, traces: Recorded, tmp_path: Path) -> None:
+def test_coarser_levels_are_recorded_and_compared(level: str, traces: Recorded, tmp_path: Path) -> None:
     same = check(tmp_path, "--runs-from", traces(level), "--level", level, "--", *torch_program())
     assert same.status == 0
     assert f"recorded at level {level}, which does not record single ops" in same.text
@@ -178,7 +178,7 @@ def test_levels_do_not_mix(traces: Recorded, tmp_path: Path) -> None:
     assert not (tmp_path / ".determinism").exists()
 
 
-def test_show(traces: Recorded, tmp_path: Path) -> None:
+def test_show_prints_a_whole_trace_or_a_step(traces: Recorded, tmp_path: Path) -> None:
     whole = run(tmp_path, "show", traces("op"))
     assert whole.status == 0
     assert "in 3 steps" in whole.text
@@ -202,7 +202,7 @@ def test_existing_output_is_kept(traces: Recorded, tmp_path: Path) -> None:
     assert json.loads((traces("tiny-op") / "manifest.json").read_text())["exit_status"] == 0
 
 
-def test_report_that_cannot_be_written(tmp_path: Path) -> None:
+def test_unwritable_report_is_an_error_before_the_program_runs(tmp_path: Path) -> None:
     finished = run(tmp_path, "check", "--json", "missing/report.json", "--", *program("raise", "0"))
     assert finished.status == 2
     assert "missing does not exist" in finished.text
@@ -210,7 +210,7 @@ def test_report_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("how", "status"), [("exit", 3), ("kill", 137), ("finish", 0)])
-def test_exit_status_of_record(how: str, status: int, tmp_path: Path) -> None:
+def test_record_exits_with_the_status_of_the_program(how: str, status: int, tmp_path: Path) -> None:
     finished = run(tmp_path, "record", "-o", "trace", "--", *program(how))
     assert finished.status == status
     assert finished.stdout == (b"finished 3\n" if how == "finish" else b"")
@@ -236,7 +236,7 @@ def test_wrong_options_are_reported(tmp_path: Path) -> None:
     ],
     ids=lambda words: " ".join(words[:2]),
 )
-def test_line_break_in_a_path_cannot_begin_a_line_of_a_message(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_line_break_in_a_path_cannot_start_a_new_line_of_a_message(words: tuple[str, ...], tmp_path: Path) -> None:
     folder = tmp_path / "a\n::error::b"
     folder.mkdir()
     (folder / "file").touch()
@@ -248,7 +248,7 @@ def test_line_break_in_a_path_cannot_begin_a_line_of_a_message(words: tuple[str,
 
 
 @pytest.mark.parametrize("words", [("record", "-o", "out/run-1", "--"), ("check", "--keep", "--output", "out", "--")])
-def test_paranoid_digests_what_recorded_ops_made(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_paranoid_also_digests_inputs_made_by_recorded_ops(words: tuple[str, ...], tmp_path: Path) -> None:
     digests = []
     for option in ([], ["--paranoid"]):
         folder = tmp_path / f"with{len(option)}"

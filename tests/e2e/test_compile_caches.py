@@ -1,4 +1,4 @@
-"""Compile caches, and the kernels that are chosen by timing: runs that differ by them are explained, and equal ones stay equal."""
+"""Compile caches, and kernels chosen by timing: differences due to them are explained, and equal runs stay equal."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ def choosing(how: str, place: str) -> list[str]:
 
 
 @pytest.mark.parametrize("owner", CACHES)
-def test_a_choice_that_a_run_finds_in_a_compile_cache_is_the_cause_with_a_pin_as_its_fix(
-    owner: str, tmp_path: Path
-) -> None:
+def test_a_choice_found_in_a_compile_cache_is_the_cause_and_a_pin_is_its_fix(owner: str, tmp_path: Path) -> None:
     variable = CACHES[owner]
     finished = check(
         tmp_path, "--budget", "60", *choosing("flips", variable), environment={variable: str(tmp_path / "cache")}
@@ -41,20 +39,20 @@ def test_a_choice_that_a_run_finds_in_a_compile_cache_is_the_cause_with_a_pin_as
 
 
 @pytest.mark.parametrize("owner", CACHES)
-def test_a_choice_that_is_the_same_in_a_warm_cache_is_no_difference(owner: str, tmp_path: Path) -> None:
+def test_a_choice_that_is_the_same_in_a_warm_cache_is_not_a_difference(owner: str, tmp_path: Path) -> None:
     variable = CACHES[owner]
     finished = check(tmp_path, "-n", "3", *choosing("keeps", variable), environment={variable: str(tmp_path / "cache")})
     assert finished.status == 0, finished.text
 
 
-def test_a_registry_of_the_program_itself_is_a_file_that_an_earlier_run_left(tmp_path: Path) -> None:
+def test_the_programs_own_registry_is_a_leftover_file(tmp_path: Path) -> None:
     finished = check(tmp_path, "--budget", "60", *choosing("flips", "registry"))
     assert finished.report is not None and finished.status == 1, finished.text
     assert [cause["id"] for cause in finished.report["causes"]] == ["leftover-file"]
     assert finished.report["fixes"][0]["verified"]
 
 
-def test_a_cache_that_is_filled_already_is_found_when_it_is_perturbed(tmp_path: Path) -> None:
+def test_an_already_warm_cache_is_found_when_perturbed(tmp_path: Path) -> None:
     place = tmp_path / "cache"
     environment = {"TRITON_CACHE_DIR": str(place)}
     command = choosing("flips", "TRITON_CACHE_DIR")
@@ -69,7 +67,7 @@ def test_a_cache_that_is_filled_already_is_found_when_it_is_perturbed(tmp_path: 
 @pytest.mark.parametrize(
     ("action", "number", "is_own"), [("fixed", 1, True), ("perturbed", 1, False), ("perturbed", 2, True)]
 )
-def test_caches_of_a_runs_own_lie_in_its_trace(action: str, number: int, is_own: bool, tmp_path: Path) -> None:
+def test_a_runs_own_caches_are_in_its_trace_folder(action: str, number: int, is_own: bool, tmp_path: Path) -> None:
     spec = RunSpec(trace_folder=tmp_path / "run", factors=FactorRequest({"compile-caches": action}, number))
     environment = child_environment({"HOME": os.fspath(tmp_path)}, spec)
     folders = [environment.get(variable) for variable in CACHES.values()]
@@ -81,8 +79,8 @@ TIMED = str(PROGRAMS / "compilers" / "timed_choice.py")
 
 
 @pytest.mark.thorough("programs")
-def test_a_kernel_that_inductor_chose_by_timing_is_the_cause_with_a_pin_as_its_fix(tmp_path: Path) -> None:
-    for _ in range(12):
+def test_a_kernel_that_inductor_chose_by_timing_is_the_cause_and_a_pin_is_its_fix(tmp_path: Path) -> None:
+    for _ in range(24):
         finished = check(tmp_path, "--budget", "300", "--", sys.executable, TIMED, "flips", timeout=1200)
         assert finished.report is not None
         if finished.status:
@@ -96,6 +94,6 @@ def test_a_kernel_that_inductor_chose_by_timing_is_the_cause_with_a_pin_as_its_f
 
 
 @pytest.mark.thorough("programs")
-def test_a_kernel_that_is_always_the_faster_one_is_no_difference(tmp_path: Path) -> None:
+def test_a_kernel_that_is_always_faster_is_not_a_difference(tmp_path: Path) -> None:
     finished = check(tmp_path, "--", sys.executable, TIMED, "keeps")
     assert finished.status == 0, finished.text

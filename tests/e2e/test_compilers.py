@@ -16,7 +16,7 @@ CLEAN = {"eager and aot_eager": python("compilers/compiled", "eager,aot_eager"),
 
 
 @pytest.mark.parametrize("name", only_named(["eager and aot_eager"], CLEAN))
-def test_same(name: str, tmp_path: Path) -> None:
+def test_a_clean_program_is_the_same(name: str, tmp_path: Path) -> None:
     assert_same(CLEAN[name], tmp_path)
 
 
@@ -28,7 +28,7 @@ MODELS = (
 
 @pytest.mark.thorough("programs")
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_that_inductor_compiles_is_the_same(name: str, tmp_path: Path) -> None:
+def test_a_model_compiled_by_inductor_is_the_same(name: str, tmp_path: Path) -> None:
     words = [sys.executable, str(PROGRAMS / "compilers" / "models.py"), name]
     report = check_command(tmp_path, words, options=("--runs", "2"), exit_status=0).report
     assert (report["verdict"], report["recorded"]["blind_spots"]) == ("same", [])
@@ -43,7 +43,7 @@ def compiled(backend: str, fault: str, kind: str, step: int) -> Fault:
 FAULTS = [
     compiled("eager", "bit", "op", 1),
     compiled("inductor", "bit", "op", 1),
-    # Of what draws inside of a graph that Inductor compiled only the function is known.
+    # For random draws inside a graph that Inductor compiled, only the function is known.
     Fault(
         "inductor, seed", python("compilers/compiled", "inductor", "seed"), "rng", 0, "compilers/compiled SITE graph"
     ),
@@ -52,5 +52,5 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("fault", only(["inductor, seed"], FAULTS))
-def test_fault(fault: Fault, tmp_path: Path) -> None:
+def test_a_fault_is_located(fault: Fault, tmp_path: Path) -> None:
     assert_named(fault, tmp_path)

@@ -1,4 +1,4 @@
-"""`determinism doctor`: what it finds, what it says, and when it cannot look."""
+"""`determinism doctor`: its findings, its messages, and cases in which it cannot inspect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.e2e.commands import COMMAND, run
 from tests.e2e.running import ENVIRONMENT
 
 
-def test_a_fresh_environment_lacks_settings_and_the_lines_are_given(tmp_path: Path) -> None:
+def test_settings_missing_in_a_fresh_environment_are_listed_with_the_lines_to_add(tmp_path: Path) -> None:
     finished = run(tmp_path, "doctor", "--json", "found.json", environment=ENVIRONMENT)
     document = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
     effects = {one["name"]: one["effect"] for one in document["settings"]}
@@ -42,14 +42,14 @@ def test_under_run_without_a_seed_the_seed_is_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough("launching")
-def test_other_options_ask_for_other_settings(tmp_path: Path) -> None:
+def test_settings_are_checked_against_the_options_given(tmp_path: Path) -> None:
     warned = ("run", "--seed", "1", "--warn-only", "--threads", "1", "--", *COMMAND, "doctor")
 
     assert run(tmp_path, *warned, environment=ENVIRONMENT).status == 1
     assert run(tmp_path, *warned, "--warn-only", "--threads", "1", environment=ENVIRONMENT).status == 0
 
 
-def test_the_interpreter_of_a_script_is_looked_at_and_the_script_not_run(tmp_path: Path) -> None:
+def test_the_interpreter_of_a_script_is_inspected_without_running_the_script(tmp_path: Path) -> None:
     script = tmp_path / "train"
     script.write_text(f"#!{sys.executable}\nraise SystemExit('was run')\n")
     script.chmod(0o755)
@@ -73,7 +73,7 @@ def test_each_setting_is_explained(tmp_path: Path) -> None:
         (("no-such-command",), "is not on PATH"),
     ],
 )
-def test_where_it_cannot_look_it_says_so(command: tuple[str, ...], said: str, tmp_path: Path) -> None:
+def test_a_command_that_cannot_be_inspected_is_reported(command: tuple[str, ...], said: str, tmp_path: Path) -> None:
     finished = run(tmp_path, "doctor", "--", *command)
 
     assert finished.status == 2 and said in finished.stderr

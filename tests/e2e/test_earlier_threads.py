@@ -1,4 +1,4 @@
-"""Threads that ran before the framework was imported are a blind spot of their process, and of no other."""
+"""Threads that ran before the framework was imported are a blind spot of their own process only."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if __name__ == "__main__":
 """
 
 
-def test_each_process_tells_of_its_own(tmp_path: Path) -> None:
+def test_each_process_reports_its_own_threads(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     record_program([sys.executable, str(tmp_path / "program.py")], RunSpec(tmp_path / "trace"), log=tmp_path / "log")
     trace = open_trace(tmp_path / "trace")
 
     told = {one.key: [spot["what"] for spot in one.description["blind_spots"]] for one in trace.processes}
-    # A spawned child imports the program anew; in a forked one the thread does not run.
+    # A spawned child imports the program again; in a forked child, the thread does not run.
     assert sorted(told.values()) == [[], ["early"], ["early"]], (tmp_path / "log").read_text()

@@ -1,4 +1,4 @@
-"""Two equal runs of a racy program prove little, so more are made, and the report says how many."""
+"""Two equal runs of a racy program prove little, so more are made, and the report states how many."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_extra_run_that_differs_is_the_last(tmp_path: Path) -> None:
     assert len(finished.report["runs"]) == 4
 
 
-def test_no_more_runs_than_asked_for(tmp_path: Path) -> None:
+def test_no_extra_runs_are_made_beyond_the_requested_ones(tmp_path: Path) -> None:
     for options in (["-n", "2"], ["--no-explain"]):
         finished = check(tmp_path, *options, "--", *RACY, "0", "threads")
         assert len(finished.report["runs"]) == 2
@@ -37,7 +37,7 @@ def test_no_more_runs_than_asked_for(tmp_path: Path) -> None:
         assert "and may differ next time" in finished.text
 
 
-def test_numbers_that_are_computed_without_tensors_and_differ_are_shown(tmp_path: Path) -> None:
+def test_printed_numbers_that_differ_although_no_tensor_does_are_shown(tmp_path: Path) -> None:
     program = tmp_path / "score.py"
     program.write_text(
         f"import os, runpy, sys\nsys.path.insert(0, {str(TINY)!r})\nrunpy.run_path({RACY[1]!r})\nprint('score', int.from_bytes(os.urandom(6)) / 2**48)\n"
@@ -50,7 +50,7 @@ def test_numbers_that_are_computed_without_tensors_and_differ_are_shown(tmp_path
     assert finished.report["printed"] is None
 
 
-def test_no_more_runs_where_nothing_is_racy(tmp_path: Path) -> None:
+def test_no_extra_runs_are_made_if_nothing_is_racy(tmp_path: Path) -> None:
     finished = check(tmp_path, "--", *RACY, "0")
 
     assert len(finished.report["runs"]) == 2

@@ -1,4 +1,4 @@
-"""Programs that nothing but their text or their processes shows to depend on timing: more runs follow two equal ones."""
+"""Programs whose dependence on timing shows only in their code or their processes get extra runs after two equal ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ while {condition}:
 
 
 @pytest.mark.parametrize(("condition", "extra"), [("time.monotonic() - start < 600", 3), ("step < 2", 0)])
-def test_a_loop_that_ends_by_the_clock(condition: str, extra: int, tmp_path: Path) -> None:
+def test_a_loop_whose_end_depends_on_the_clock_gets_extra_runs(condition: str, extra: int, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LOOP.format(condition=condition))
     finished = check(tmp_path, "--", sys.executable, "train.py")
     racy = ["what the clock decides"] if extra else []
@@ -59,7 +59,9 @@ if __name__ == "__main__":
     ("count", "rest", "extra"),
     [(2, "print(torch.tensor(results).sum().item())", 3), (1, "print(torch.tensor(results).sum().item())", 0), (2, "print()", 0)],
 )  # fmt: skip
-def test_work_that_goes_on_with_what_several_children_give(count: int, rest: str, extra: int, tmp_path: Path) -> None:
+def test_results_of_several_children_used_in_tensors_get_extra_runs(
+    count: int, rest: str, extra: int, tmp_path: Path
+) -> None:
     (tmp_path / "train.py").write_text(CHILDREN.format(count=count, rest=rest))
     finished = check(tmp_path, "--", sys.executable, "train.py")
     racy = ["child processes that work side by side"] if extra else []

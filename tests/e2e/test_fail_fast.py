@@ -1,4 +1,4 @@
-"""`--fail-fast` ends a later run that has shown a difference, and no other."""
+"""`--fail-fast` ends only a later run that differs from the first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DRIFTING = [sys.executable, str(TINY / "drifting.py")]
 
 
 @pytest.mark.parametrize("how", ["argument", "structure"])
-def test_run_that_differs_ends_early(how: str, tmp_path: Path) -> None:
+def test_a_run_that_differs_ends_early(how: str, tmp_path: Path) -> None:
     finished = check(tmp_path, "--fail-fast", "-n", "4", "--output", "out", "--", *DRIFTING, how, "500")
 
     assert finished.status == 1
@@ -30,7 +30,7 @@ def test_run_that_differs_ends_early(how: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["same", "dead"])
-def test_run_that_does_not_differ_comes_to_its_end(how: str, tmp_path: Path) -> None:
+def test_a_run_that_does_not_differ_completes(how: str, tmp_path: Path) -> None:
     finished = check(tmp_path, "--fail-fast", "--", *DRIFTING, how, "200")
 
     assert finished.status == 0

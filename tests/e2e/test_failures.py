@@ -1,4 +1,4 @@
-"""Programs that fail, are killed or stop early: what they recorded until then is compared, and how they ended counts."""
+"""Programs that fail, are killed or stop early: their records up to that point are compared, and so is how they ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.e2e.commands import check, compare, program, run
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The trace of a run of three steps that ends well."""
+    """The trace of a successful run of three steps."""
     folder = tmp_path_factory.mktemp("whole")
     assert run(folder, "record", "-o", "trace", "--", *program()).status == 0
     return folder / "trace"
@@ -40,7 +40,7 @@ ENDINGS = [
 
 
 @pytest.mark.parametrize(("how", "status", "stopped_by"), ENDINGS)
-def test_every_record_before_the_end_is_there(
+def test_every_record_before_the_end_is_kept(
     how: str, status: int, stopped_by: str | None, whole: Path, tmp_path: Path
 ) -> None:
     finished = check(tmp_path, "--output", "out", "--", *program(how))
@@ -77,7 +77,7 @@ def test_unequal_endings_differ(tmp_path: Path) -> None:
     assert "exit status 4" in finished.text
 
 
-def test_tensors_decide_even_if_both_failed(tmp_path: Path) -> None:
+def test_tensors_decide_the_verdict_even_if_both_runs_failed(tmp_path: Path) -> None:
     commands = [*program("unseeded"), ";", "exit", "3"]
     finished = check(tmp_path, "--allow-failure", "--", "sh", "-c", f"{' '.join(commands)}")
 
@@ -95,7 +95,7 @@ def test_more_steps_in_one_run_are_aligned(tmp_path: Path) -> None:
     assert finished.report["recorded"]["steps"] == 3
 
 
-def test_killed_and_whole_run_agree_until_the_kill(whole: Path, tmp_path: Path) -> None:
+def test_killed_and_complete_run_agree_until_the_kill(whole: Path, tmp_path: Path) -> None:
     run(tmp_path, "record", "-o", "killed", "--", *program("kill"))
     finished = compare(tmp_path, whole, "killed")
 
@@ -104,7 +104,7 @@ def test_killed_and_whole_run_agree_until_the_kill(whole: Path, tmp_path: Path) 
     assert (first["kind"], first["step"]) == ("structure", 2)
 
 
-def test_fewer_steps_than_asked_for(tmp_path: Path) -> None:
+def test_a_program_may_have_fewer_steps_than_requested(tmp_path: Path) -> None:
     finished = check(tmp_path, "--steps", "100", "-n", "3", "--", *program())
 
     assert finished.status == 0
@@ -114,7 +114,7 @@ def test_fewer_steps_than_asked_for(tmp_path: Path) -> None:
     assert not (tmp_path / ".determinism").exists()
 
 
-def test_steps_end_the_program(whole: Path, tmp_path: Path) -> None:
+def test_the_steps_option_ends_the_program(whole: Path, tmp_path: Path) -> None:
     finished = check(tmp_path, "--steps", "2", "--output", "out", "--keep", "--", *program())
 
     assert finished.status == 0
@@ -134,7 +134,7 @@ NOTHING: list[tuple[list[str], str]] = [
 
 
 @pytest.mark.parametrize(("command", "said"), NOTHING, ids=["true", "no torch", "no op"])
-def test_nothing_was_recorded(command: list[str], said: str, tmp_path: Path) -> None:
+def test_a_program_without_records_is_reported(command: list[str], said: str, tmp_path: Path) -> None:
     finished = check(tmp_path, "--", *command)
 
     assert finished.trouble == ["nothing-recorded"]
@@ -150,7 +150,7 @@ def startable(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("command", ["nosuchcommand", "./folder", "./plain.sh", "./missing.py"])
-def test_command_cannot_be_started(command: str, startable: Path) -> None:
+def test_a_command_that_cannot_be_started_is_reported(command: str, startable: Path) -> None:
     finished = check(startable, "--", command, "--epochs", "2")
 
     assert finished.status == 2
@@ -163,7 +163,7 @@ def test_command_cannot_be_started(command: str, startable: Path) -> None:
     assert not (startable / "trace").exists()
 
 
-def test_interpreter_without_packages(tmp_path: Path) -> None:
+def test_an_interpreter_without_the_required_packages_is_reported(tmp_path: Path) -> None:
     made = [*program()[:1], "-m", "venv", "--without-pip", str(tmp_path / "bare")]
     subprocess.run(made, check=True)
     python = tmp_path / "bare" / "bin" / "python"

@@ -1,4 +1,4 @@
-"""Following only what `determinism check` says takes each of the four scripts of the first steps from different to same."""
+"""Following only the advice of `determinism check` takes each of the four first-steps scripts from different to same."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CAUSES = {
 @pytest.mark.thorough("causes-seeding")
 @pytest.mark.skipif(shutil.which("patch") is None, reason="the fix is applied with patch(1)")
 @pytest.mark.parametrize("name", CAUSES)
-def test_the_fix_that_is_printed_makes_the_script_the_same(name: str, tmp_path: Path) -> None:
+def test_the_printed_fix_makes_the_script_the_same(name: str, tmp_path: Path) -> None:
     shutil.copyfile(SCRIPTS / f"{name}.py", tmp_path / "train.py")
     command = [sys.executable, "train.py"]
 

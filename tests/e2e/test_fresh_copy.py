@@ -1,4 +1,4 @@
-"""Runs in a copy of the working directory: they find everything, leave nothing, and the report names the original."""
+"""Runs in a copy of the working directory: they find all files, leave none behind, and the report names the originals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCALE = "import tinyframe as frame\ndef scaled(values):\n    return frame.mean(v
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project with links, a package, data, a virtual environment and a folder beside it."""
+    """A project with links, a package, data, a virtual environment and a sibling folder."""
     folder = tmp_path / "project"
     for name in ("data", "package", ".git", ".venv/bin", ".determinism/old", "../beside"):
         (folder / name).mkdir(parents=True)
@@ -52,7 +52,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_program_finds_what_it_finds_in_its_folder(project: Path, temporary: Path) -> None:
+def test_the_program_finds_the_same_files_as_in_its_folder(project: Path, temporary: Path) -> None:
     finished = check(project, "--fresh-copy", "--", sys.executable, "train.py")
 
     assert finished.status == 0, finished.text
@@ -63,7 +63,7 @@ def test_program_finds_what_it_finds_in_its_folder(project: Path, temporary: Pat
     assert list(temporary.iterdir()) == []
 
 
-def test_report_names_the_original_files(project: Path) -> None:
+def test_the_report_names_the_original_files(project: Path) -> None:
     finished = check(project, "--fresh-copy", "--output", "out", "--", sys.executable, "train.py", "unseeded")
 
     assert finished.status == 1
@@ -78,7 +78,7 @@ def test_report_names_the_original_files(project: Path) -> None:
     assert again.report["first_divergence"]["site"] == first["site"]
 
 
-def test_too_much_is_not_copied(project: Path, temporary: Path) -> None:
+def test_a_folder_that_is_too_large_is_not_copied(project: Path, temporary: Path) -> None:
     with (project / "huge.bin").open("wb") as file:
         file.truncate(5 << 40)
     finished = check(project, "--fresh-copy", "--", sys.executable, "train.py")

@@ -1,4 +1,4 @@
-"""Full disks and limits of size: the program goes on undisturbed, and the verdict says what is missing."""
+"""Full disks and size limits: the program continues undisturbed, and the verdict says what is missing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", folder], check=True)
 
 
-def test_disk_fills_up(small_disk: Path, tmp_path: Path) -> None:
+def test_a_disk_that_fills_up_does_not_disturb_the_program(small_disk: Path, tmp_path: Path) -> None:
     (small_disk / "other").write_bytes(bytes(60_000))
     finished = check(tmp_path, "--output", small_disk / "out", "--", *program("finish", "0", str(STEPS)))
 
@@ -45,7 +45,7 @@ def test_disk_fills_up(small_disk: Path, tmp_path: Path) -> None:
     assert (small_disk / "other").read_bytes() == bytes(60_000)
 
 
-def test_disk_is_full_from_the_start(small_disk: Path, tmp_path: Path) -> None:
+def test_a_disk_that_is_full_from_the_start_is_reported(small_disk: Path, tmp_path: Path) -> None:
     with (small_disk / "other").open("wb", buffering=0) as file:
         while file.write(bytes(4096)) == 4096:
             if (small_disk / "other").stat().st_size > 880_000:
@@ -55,7 +55,7 @@ def test_disk_is_full_from_the_start(small_disk: Path, tmp_path: Path) -> None:
     assert finished.trouble in (["disk-full"], ["output-unwritable"])
 
 
-def test_limit_for_files(tmp_path: Path) -> None:
+def test_a_file_size_limit_is_reported_as_a_full_disk(tmp_path: Path) -> None:
     command = program("finish", "0", str(STEPS))
     finished = check(tmp_path, "--output", "out", "--", *command, within="ulimit -f 120")
 
@@ -65,7 +65,7 @@ def test_limit_for_files(tmp_path: Path) -> None:
     assert [run["stopped_by"] for run in finished.report["runs"]] == ["disk-full"] * 2
 
 
-def test_max_disk(tmp_path: Path) -> None:
+def test_max_disk_limits_the_trace(tmp_path: Path) -> None:
     finished = check(tmp_path, "--max-disk", "300k", "--output", "out", "--", *program("finish", "0", str(STEPS)))
 
     assert finished.stdout.startswith(FINISHED)
@@ -79,19 +79,19 @@ def test_max_disk(tmp_path: Path) -> None:
 
 
 def recorded(folder: Path, name: str, how: str, at: int, status: int = 0) -> Path:
-    """Record a program of 900 steps that keeps its newest ops."""
+    """Record a program of 900 steps, keeping only its newest ops."""
     words = (sys.executable, str(TINY / "narrowing.py"), how, str(at), "900")
     assert run(folder, "record", "--max-disk", "400k", "-o", name, "--", *words).status == status
     return folder / name
 
 
 def compared(folder: Path, first: Path, second: Path) -> tuple[int, Any]:
-    """Compare two runs; gives the exit status and the report."""
+    """Compare two runs; return the exit status and the report."""
     finished = run(folder, "compare", "--json", "report.json", first, second)
     return finished.status, json.loads((folder / "report.json").read_text())
 
 
-def test_record_keeps_the_newest_ops_and_all_steps_in_the_ledger(tmp_path: Path) -> None:
+def test_record_keeps_the_newest_ops_and_a_ledger_of_all_steps(tmp_path: Path) -> None:
     first, second, late, early = (
         recorded(tmp_path, name, how, at)
         for name, how, at in (("a", "clean", 0), ("b", "clean", 0), ("c", "planted", 890), ("d", "planted", 207))
@@ -115,7 +115,7 @@ def test_record_keeps_the_newest_ops_and_all_steps_in_the_ledger(tmp_path: Path)
     assert "step 207" in report["headline"] and "removed to stay within --max-disk" in json.dumps(report["story"])
 
 
-def test_after_kill_9_the_ops_before_it_are_there(tmp_path: Path) -> None:
+def test_ops_before_kill_9_are_kept(tmp_path: Path) -> None:
     killed = recorded(tmp_path, "killed", "killed", 850, 128 + signal.SIGKILL)
 
     (process,) = open_trace(killed).processes

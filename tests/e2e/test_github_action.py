@@ -1,4 +1,4 @@
-"""The composite action: its script is run as the runner would, with inputs in the environment."""
+"""The composite action: its script runs as on the runner, with inputs in the environment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNSEEDED = "import torch\nprint(torch.rand(3).sum().item())\n"
 
 
 def act(folder: Path, **inputs: str) -> tuple[int, str, dict[str, str]]:
-    """Exit status, what was printed, and the outputs."""
+    """Run the script, and return its exit status, standard output, and step outputs."""
     output, summary = folder / "output.txt", folder / "summary.md"
     given = {f"INPUT_{name.upper()}": value for name, value in inputs.items()}
     runner = {"GITHUB_ACTIONS": "true", "GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(summary)}
@@ -60,7 +60,9 @@ def test_a_difference_fails_the_step_at_its_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("fail_on", "expected"), [("different", 2), ("inconclusive", 2), ("never", 0)])
-def test_no_verdict_fails_the_step_unless_nothing_may(tmp_path: Path, fail_on: str, expected: int) -> None:
+def test_an_inconclusive_check_fails_the_step_unless_fail_on_is_never(
+    tmp_path: Path, fail_on: str, expected: int
+) -> None:
     status, _, outputs = act(tmp_path, command="no-such-program", fail_on=fail_on)
     assert (status, outputs["verdict"]) == (expected, "inconclusive")
 
@@ -76,14 +78,14 @@ def test_a_difference_may_be_only_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "inputs", [{"command": ""}, {"command": "true", "fail_on": "sometimes"}], ids=["no command", "unknown fail-on"]
 )
-def test_wrong_inputs_are_named_and_run_nothing(tmp_path: Path, inputs: dict[str, str]) -> None:
+def test_invalid_inputs_are_reported_and_run_nothing(tmp_path: Path, inputs: dict[str, str]) -> None:
     status, printed, outputs = act(tmp_path, **inputs)
     assert (status, outputs) == (2, {})
     assert printed.startswith("::error title=determinism::")
     assert "nothing was run" in printed
 
 
-def test_inputs_are_words_and_not_code(tmp_path: Path) -> None:
+def test_inputs_are_not_evaluated_as_code(tmp_path: Path) -> None:
     act(tmp_path, command="echo $(touch ran-command) `touch ran-too`", options="--budget $(touch ran-option)")
     assert not list(tmp_path.glob("ran*"))
 

@@ -1,4 +1,4 @@
-"""`determinism golden` on programs, both ways: what is the same, what changed and where, and what varies by itself."""
+"""`determinism golden` on programs that are the same, that changed at a known place, and that are nondeterministic."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ for step in range(4):
 
 
 def write(folder: Path, *changes: tuple[str, str]) -> None:
-    """Write the program with some of it replaced."""
+    """Write the program with replacements."""
     text = PROGRAM
     for old, new in changes:
         assert old in text
@@ -43,7 +43,7 @@ def golden(folder: Path, word: str, *options: str) -> Finished:
 
 @pytest.fixture
 def made(made_once: MadeOnce) -> str:
-    """The golden of the program."""
+    """Return the golden of the program."""
 
     def fill(folder: Path) -> None:
         write(folder)
@@ -82,7 +82,7 @@ def test_a_changed_program_differs_at_its_step_op_and_line(made: str, tmp_path: 
     assert result["op"]["is_first"] is True
 
 
-def test_a_program_that_varies_by_itself_is_called_nondeterministic(made: str, tmp_path: Path) -> None:
+def test_a_program_that_varies_from_run_to_run_is_called_nondeterministic(made: str, tmp_path: Path) -> None:
     write(tmp_path, ("torch.manual_seed(0)", "torch.seed()"))
     keep(tmp_path, made)
     finished = golden(tmp_path, "check")
@@ -91,7 +91,7 @@ def test_a_program_that_varies_by_itself_is_called_nondeterministic(made: str, t
     assert "determinism check --steps 3 -- " in finished.text
 
 
-def test_a_place_that_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path) -> None:
+def test_an_unwritable_path_is_rejected_before_anything_runs(tmp_path: Path) -> None:
     write(tmp_path, ("import torch", "open('ran', 'w'); import torch"))
     (tmp_path / "file").touch()
     finished = run(tmp_path, "golden", "create", "file/train.golden", "--", sys.executable, "train.py")
@@ -100,7 +100,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_runs(tmp_path
     assert not (tmp_path / "ran").exists()
 
 
-def test_no_golden_is_made_of_a_program_that_varies(tmp_path: Path) -> None:
+def test_no_golden_is_created_for_a_program_that_varies(tmp_path: Path) -> None:
     write(tmp_path, ("torch.manual_seed(0)", "torch.seed()"))
     finished = golden(tmp_path, "create")
     assert finished.status == 1
@@ -108,7 +108,7 @@ def test_no_golden_is_made_of_a_program_that_varies(tmp_path: Path) -> None:
     assert not (tmp_path / "train.golden").exists()
 
 
-def test_a_golden_of_another_machine_is_told_apart(made: str, tmp_path: Path) -> None:
+def test_a_golden_from_a_different_machine_is_recognized(made: str, tmp_path: Path) -> None:
     write(tmp_path, ("lr=0.1", "lr=0.2"))
     keep(tmp_path, made.replace("machine = ", "machine = other-"))
     finished = golden(tmp_path, "check")
@@ -139,12 +139,12 @@ def test_an_existing_golden_is_kept_and_nothing_is_run(made: str, tmp_path: Path
     assert (tmp_path / "train.golden").read_text(encoding="utf-8") == made
 
 
-def test_interrupting_a_check_ends_with_130_and_leaves_the_golden(made: str, tmp_path: Path) -> None:
+def test_interrupting_a_check_ends_with_130_and_keeps_the_golden(made: str, tmp_path: Path) -> None:
     code = "import os, signal; os.kill(os.getppid(), signal.SIGINT); import time; time.sleep(30); import torch"
     write(tmp_path, ("import torch\n", f"{code}\n"))
     keep(tmp_path, made)
     command = [sys.executable, "-m", "determinism", "golden", "check", "train.golden", "--", sys.executable, "train.py"]
-    # The signal is ignored where a shell started the tests in the background.
+    # The signal is ignored if a shell started the tests in the background.
     ended = subprocess.run(
         [sys.executable, "-c", "import os, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); os.execv(sys.argv[1], sys.argv[1:])", *command],
         cwd=tmp_path, capture_output=True, timeout=60, check=False,

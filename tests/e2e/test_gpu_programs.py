@@ -1,4 +1,4 @@
-"""Whole programs on a GPU: those that vary are explained with op, line and a verified fix, and one that does not is the same."""
+"""Whole programs on a GPU: those that vary are explained by op, line and a verified fix; one that does not is the same."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_an_op_that_adds_atomically_is_confirmed_and_its_fix_verified(tmp_path: 
     assert finished.report["leftovers"] == []
 
 
-def test_an_op_of_the_backward_is_named_with_the_line_of_its_forward(tmp_path: Path) -> None:
+def test_an_op_of_the_backward_pass_is_reported_with_its_forward_line(tmp_path: Path) -> None:
     finished = checked(tmp_path, UPSAMPLING)
     assert finished.report is not None and finished.status == 1, finished.text
     first = finished.report["first_divergence"]
@@ -109,7 +109,7 @@ def test_an_op_of_the_backward_is_named_with_the_line_of_its_forward(tmp_path: P
     assert finished.report["fixes"][0]["verified"]
 
 
-def test_a_kernel_in_triton_that_adds_atomically_is_the_cause(tmp_path: Path) -> None:
+def test_a_triton_kernel_that_adds_atomically_is_the_cause(tmp_path: Path) -> None:
     finished = checked(tmp_path, TRITON)
     assert finished.report is not None and finished.status == 1, finished.text
     first = finished.report["first_divergence"]
@@ -117,7 +117,7 @@ def test_a_kernel_in_triton_that_adds_atomically_is_the_cause(tmp_path: Path) ->
     assert [(one["id"], one["status"]) for one in finished.report["causes"]] == [("varying-triton-kernel", "confirmed")]
 
 
-def test_a_training_run_with_mixed_precision_is_the_same_and_seen_whole(tmp_path: Path) -> None:
+def test_a_training_run_with_mixed_precision_is_the_same_without_blind_spots(tmp_path: Path) -> None:
     finished = checked(tmp_path, PLAIN)
     assert finished.report is not None and finished.status == 0, finished.text
     assert [one for one in finished.report["recorded"]["blind_spots"] if one["id"] != "formulas-unaudited"] == []

@@ -1,4 +1,4 @@
-"""Ctrl-C ends the program and leaves what it had recorded."""
+"""Ctrl-C ends the program and keeps what was recorded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.e2e.commands import COMMAND, check, compare, program, tiny_code, torc
 
 
 class Ended(NamedTuple):
-    """How a command ended that was interrupted."""
+    """How an interrupted command ended."""
 
     status: int
     stderr: str
@@ -29,7 +29,7 @@ class Ended(NamedTuple):
 def interrupt(
     folder: Path, *arguments: str, group: bool = True, at: str = "waiting", number: int = signal.SIGINT
 ) -> Ended:
-    """Start a command, and send a signal as soon as there is a file or folder, such as the one that the program makes."""
+    """Start a command, and send a signal as soon as a file or folder exists, such as one that the program creates."""
     process = subprocess.Popen(
         [*COMMAND, *arguments], cwd=folder, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -47,7 +47,7 @@ def interrupt(
 
 
 def script(folder: Path, text: str) -> list[str]:
-    """A program of these lines, as a command."""
+    """Return the command that runs a program with this text."""
     file = folder / "program.py"
     file.write_text(textwrap.dedent(text))
     return [sys.executable, str(file)]
@@ -58,7 +58,7 @@ def script(folder: Path, text: str) -> list[str]:
     [(program("wait"), True), (program("wait"), False), (torch_program("wait"), True)],
     ids=["process group", "parent only", "PyTorch"],
 )
-def test_check(words: list[str], group: bool, tmp_path: Path) -> None:
+def test_interrupted_check_is_inconclusive_and_keeps_its_trace(words: list[str], group: bool, tmp_path: Path) -> None:
     ended = interrupt(tmp_path, "check", "--json", "r.json", "--output", "out", "--", *words, group=group)
 
     assert ended.status == 128 + signal.SIGINT
@@ -74,7 +74,7 @@ def test_check(words: list[str], group: bool, tmp_path: Path) -> None:
     assert subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, check=False).stdout == b""
 
 
-def test_record(tmp_path: Path) -> None:
+def test_interrupted_record_keeps_its_trace(tmp_path: Path) -> None:
     ended = interrupt(tmp_path, "record", "-o", "cut", "--", *program("wait"))
     assert ended.status == 128 + signal.SIGINT
     assert "The trace recorded so far is kept in cut." in ended.stderr
@@ -88,16 +88,16 @@ def test_record(tmp_path: Path) -> None:
         assert finished.report["first_divergence"] is None
 
 
-def test_end_asked_for_by_another_signal_has_its_status(tmp_path: Path) -> None:
+def test_a_different_signal_determines_the_exit_status(tmp_path: Path) -> None:
     ended = interrupt(tmp_path, "check", "--output", "out", "--", *program("wait"), group=False, number=signal.SIGTERM)
     assert ended.status == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize("recorder", ["native", "python"])
-def test_programs_that_an_interrupt_ends_at_different_steps_do_not_differ(
+def test_programs_interrupted_at_different_steps_do_not_differ(
     recorder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `timeout -s INT 60 python train.py` ends them."""
+    """The signal ends them as `timeout -s INT 60 python train.py` would."""
     monkeypatch.setenv("DETERMINISM_RECORDER", recorder)
     words = script(
         tmp_path,
@@ -144,7 +144,7 @@ RESUMED = """
 """
 
 
-def test_search_for_causes_that_is_interrupted_leaves_the_verdict(tmp_path: Path) -> None:
+def test_interrupting_the_search_for_causes_keeps_the_verdict(tmp_path: Path) -> None:
     words = ("check", "--json", "r.json", "--output", "out", "--budget", "60", "--")
     ended = interrupt(tmp_path, *words, *UNSEEDED, at="out/experiment-1-run-1")
 
@@ -152,12 +152,12 @@ def test_search_for_causes_that_is_interrupted_leaves_the_verdict(tmp_path: Path
     assert "determinism: Interrupted during the search for the cause; its findings so far are kept.\n" in ended.stderr
     report = json.loads((tmp_path / "r.json").read_text())
     assert (report["verdict"], report["first_divergence"]["kind"]) == ("different", "rng")
-    # The report was there before the search: nothing was found since, so it is not printed again.
+    # The report was printed before the search; since then nothing was found, so it is not printed again.
     assert ended.stdout.count("Different: ") == 1
     assert [line.split()[0] for line in ended.stdout.rstrip().splitlines()[-2:]] == ["report", "details"]
 
 
-def test_runs_for_evidence_that_are_interrupted_leave_the_verdict(tmp_path: Path) -> None:
+def test_interrupting_the_runs_for_evidence_keeps_the_verdict(tmp_path: Path) -> None:
     words = ("check", "--json", "r.json", "--output", "out", "--budget", "60", "--")
     ended = interrupt(tmp_path, *words, *UNSEEDED, at="out/evidence-run-1")
 
@@ -167,7 +167,7 @@ def test_runs_for_evidence_that_are_interrupted_leave_the_verdict(tmp_path: Path
     assert json.loads((tmp_path / "r.json").read_text())["verdict"] == "different"
 
 
-def test_what_is_killed_during_the_search_has_told_the_verdict(tmp_path: Path) -> None:
+def test_a_check_killed_during_the_search_has_already_reported_the_verdict(tmp_path: Path) -> None:
     words = ("check", "--json", "r.json", "--html", "r.html", "--output", "out", "--budget", "60", "--", *UNSEEDED)
     with (tmp_path / "out.txt").open("wb") as output:
         process = subprocess.Popen(
@@ -186,7 +186,7 @@ def test_what_is_killed_during_the_search_has_told_the_verdict(tmp_path: Path) -
     assert "Different: random numbers differ" in (tmp_path / "r.html").read_text()
 
 
-def test_search_for_what_a_checkpoint_lacks_that_is_interrupted_leaves_the_verdict(tmp_path: Path) -> None:
+def test_interrupting_the_search_of_check_resume_keeps_the_verdict(tmp_path: Path) -> None:
     python, file = script(tmp_path, RESUMED)
     parts = [f"--{mode}={python} {file} c.pt {mode}" for mode in ("full", "first", "resumed")]
     ended = interrupt(tmp_path, "check-resume", "--json", "r.json", "--output", "out", *parts, at="out/trial-1-first")
@@ -195,7 +195,7 @@ def test_search_for_what_a_checkpoint_lacks_that_is_interrupted_leaves_the_verdi
     assert json.loads((tmp_path / "r.json").read_text())["verdict"] == "different"
 
 
-def test_interrupt_that_the_program_raises_at_its_end_ends_it_as_without_recording(tmp_path: Path) -> None:
+def test_interrupt_raised_by_the_program_ends_it_as_without_recording(tmp_path: Path) -> None:
     words = script(tmp_path, "import torch\n(torch.ones(2) + 1).sum().item()\nraise KeyboardInterrupt\n")
     plain = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     recorded = subprocess.run(
@@ -207,7 +207,7 @@ def test_interrupt_that_the_program_raises_at_its_end_ends_it_as_without_recordi
     assert "src/determinism" not in recorded.stderr
 
 
-def test_interrupt_that_the_program_catches_ends_it_as_without_recording(tmp_path: Path) -> None:
+def test_interrupt_caught_by_the_program_does_not_end_it(tmp_path: Path) -> None:
     text = "import torch\ntry:\n    raise KeyboardInterrupt\nexcept KeyboardInterrupt:\n    (torch.ones(2) + 1).sum().item()\n"
     ended = subprocess.run(
         [*COMMAND, "record", "-o", "trace", "--", *script(tmp_path, text)],
@@ -218,7 +218,7 @@ def test_interrupt_that_the_program_catches_ends_it_as_without_recording(tmp_pat
     assert ended.returncode == 0
 
 
-def test_interrupt_during_an_import_shows_the_program_s_frames_alone(tmp_path: Path) -> None:
+def test_interrupt_during_an_import_shows_only_frames_of_the_program(tmp_path: Path) -> None:
     (tmp_path / "waits.py").write_text("import os\nopen('waiting', 'w').close()\nwhile True:\n    os.stat('.')\n")
     words = script(tmp_path, "import torch\nimport waits\n")
     ended = interrupt(tmp_path, "check", "--output", "out", "--", *words)

@@ -1,4 +1,4 @@
-"""`check --invariants`: what must agree within a run, and does not, is found in one run of real programs."""
+"""`check --invariants`: values that must agree within a run, but do not, are found in one run of real programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MORE = pytest.mark.thorough("invariants")
 
 
 def checked(folder: Path, program: str, *arguments: str, options: tuple[str, ...] = ()) -> tuple[Finished, Any]:
-    """Check a program of ranks by itself, and give how the command ended and the report."""
+    """Check one run of a program with ranks; return how the command ended, and the report."""
     words = ("check", "--invariants", "--output", "kept", "--json", "report.json", *options, "--")
     environment = {"PYTHONPATH": str(PROGRAMS), "OMP_NUM_THREADS": "1"}
     finished = run(folder, *words, *ranks(program, *arguments).words, environment=environment)
@@ -36,7 +36,7 @@ def test_clean_replicas_are_consistent(how: str, tmp_path: Path) -> None:
 
 
 @MORE
-def test_ranks_that_train_apart_give_no_verdict(tmp_path: Path) -> None:
+def test_ranks_that_train_independently_are_inconclusive(tmp_path: Path) -> None:
     finished, report = checked(tmp_path, PROGRAM, "apart")
 
     assert (finished.status, report["verdict"], report["compared"].get("replicas", 0)) == (2, "inconclusive", 0), (
@@ -88,7 +88,7 @@ def test_a_fault_in_the_first_step_is_found(how: str, what: str, tmp_path: Path)
 
 
 def alone(folder: Path, program: str, how: str) -> tuple[Finished, Any]:
-    """Check a program of one process by itself."""
+    """Check one run of a single-process program."""
     files = ("--json", "report.json", "--html", "page.html")
     finished = run(folder, "check", "--invariants", *files, "--", *command(program, how))
     return finished, json.loads((folder / "report.json").read_text())
@@ -97,7 +97,7 @@ def alone(folder: Path, program: str, how: str) -> tuple[Finished, Any]:
 @pytest.mark.parametrize(
     "how", ["selective", *(pytest.param(how, marks=MORE) for how in ("clean", "reentrant", "autocast"))]
 )
-def test_what_is_recomputed_alike_is_consistent(how: str, tmp_path: Path) -> None:
+def test_equal_recomputations_are_consistent(how: str, tmp_path: Path) -> None:
     finished, report = alone(tmp_path, "invariants/recomputed", how)
 
     assert (finished.status, report["violations"], report["compared"]) == (0, [], {"recomputation": 6}), finished.text
@@ -110,7 +110,7 @@ def test_what_is_recomputed_alike_is_consistent(how: str, tmp_path: Path) -> Non
         *(pytest.param(how, step, marks=MORE) for how, step in (("buffer", 0), ("branch", 0), ("weight", 1))),
     ],
 )
-def test_what_is_recomputed_otherwise_is_named_with_step_and_line(how: str, step: int, tmp_path: Path) -> None:
+def test_a_differing_recomputation_is_named_with_step_and_line(how: str, step: int, tmp_path: Path) -> None:
     finished, report = alone(tmp_path, "invariants/recomputed", how)
 
     assert finished.status == 1, finished.stderr
@@ -122,7 +122,9 @@ def test_what_is_recomputed_otherwise_is_named_with_step_and_line(how: str, step
 
 @MORE
 @pytest.mark.parametrize(("how", "calls"), [("plain", 2), ("training", 0)])
-def test_calls_with_and_without_grad_that_give_the_same_are_consistent(how: str, calls: int, tmp_path: Path) -> None:
+def test_calls_with_and_without_grad_that_give_equal_results_are_consistent(
+    how: str, calls: int, tmp_path: Path
+) -> None:
     finished, report = alone(tmp_path, "invariants/evaluated", how)
 
     assert (finished.status, report["compared"].get("grad-mode", 0)) == (0 if calls else 2, calls), finished.text
@@ -130,7 +132,7 @@ def test_calls_with_and_without_grad_that_give_the_same_are_consistent(how: str,
 
 
 @pytest.mark.parametrize("how", ["fast path", pytest.param("rounded", marks=MORE)])
-def test_a_module_that_gives_other_results_under_no_grad_is_named_with_its_line(how: str, tmp_path: Path) -> None:
+def test_a_module_that_gives_different_results_under_no_grad_is_named_with_its_line(how: str, tmp_path: Path) -> None:
     finished, report = alone(tmp_path, "invariants/evaluated", how)
 
     assert finished.status == 1, finished.stderr
@@ -149,7 +151,7 @@ def test_level_step_finds_the_rank_group_and_step_without_a_line(tmp_path: Path)
 
 
 @MORE
-def test_level_step_finds_it_in_a_model_of_many_parameters(tmp_path: Path) -> None:
+def test_level_step_finds_the_parameter_in_a_deeper_model(tmp_path: Path) -> None:
     finished, report = checked(tmp_path, PROGRAM, "deep", options=("--level", "step"))
 
     assert (finished.status, report["compared"]) == (1, {"replicas": 14}), finished.stderr
@@ -166,7 +168,7 @@ def test_gathered_parameters_that_equal_their_shards_are_consistent(how: str, tm
 
 @MORE
 @pytest.mark.parametrize(("how", "step", "culprits"), [("one rank", 0, [1]), ("stale", 1, [0, 1])])
-def test_gathered_parameters_that_are_not_their_shards_are_named(
+def test_gathered_parameters_that_differ_from_their_shards_are_named(
     how: str, step: int, culprits: list[int], tmp_path: Path
 ) -> None:
     finished, report = checked(tmp_path, "invariants/sharded", how)
@@ -180,7 +182,7 @@ def test_gathered_parameters_that_are_not_their_shards_are_named(
 
 @MORE
 @pytest.mark.parametrize(("how", "compared"), [("whole", 3), ("parts sent", 3), ("gathered", 0)])
-def test_batches_that_are_shared_or_split_as_they_must_are_consistent(how: str, compared: int, tmp_path: Path) -> None:
+def test_batches_that_are_shared_or_split_correctly_are_consistent(how: str, compared: int, tmp_path: Path) -> None:
     finished, report = checked(tmp_path, "invariants/divided", how)
 
     assert (finished.status, report["violations"]) == (0, []), finished.stderr
@@ -191,7 +193,7 @@ def test_batches_that_are_shared_or_split_as_they_must_are_consistent(how: str, 
     ("how", "invariant", "step"),
     [("parts", "shared-batches", 0), pytest.param("gathered same", "split-batches", 1, marks=MORE)],
 )
-def test_batches_that_are_not_shared_or_split_as_they_must_are_named(
+def test_batches_that_are_not_shared_or_split_correctly_are_named(
     how: str, invariant: str, step: int, tmp_path: Path
 ) -> None:
     finished, report = checked(tmp_path, "invariants/divided", how)
@@ -203,14 +205,14 @@ def test_batches_that_are_not_shared_or_split_as_they_must_are_named(
 
 
 @MORE
-def test_a_checkpoint_that_gives_what_was_saved_is_consistent(tmp_path: Path) -> None:
+def test_a_checkpoint_that_loads_what_was_saved_is_consistent(tmp_path: Path) -> None:
     finished, report = alone(tmp_path, "invariants/saved", "clean")
 
     assert (finished.status, report["violations"], report["compared"]) == (0, [], {"files": 1}), finished.stderr
 
 
 @pytest.mark.parametrize("how", ["torn", pytest.param("older", marks=MORE)])
-def test_a_checkpoint_that_gives_something_else_is_named_with_its_lines(how: str, tmp_path: Path) -> None:
+def test_a_checkpoint_that_loads_different_values_is_named_with_its_lines(how: str, tmp_path: Path) -> None:
     finished, report = alone(tmp_path, "invariants/saved", how)
 
     assert finished.status == 1, finished.stderr
@@ -224,7 +226,7 @@ def test_a_checkpoint_that_gives_something_else_is_named_with_its_lines(how: str
 
 @MORE
 @pytest.mark.parametrize("name", sorted(ALL))
-def test_clean_programs_are_not_accused(name: str, tmp_path: Path) -> None:
+def test_clean_programs_have_no_violations(name: str, tmp_path: Path) -> None:
     environment = {"PYTHONPATH": str(PROGRAMS), "OMP_NUM_THREADS": "1"}
     words = ("check", "--invariants", "--json", "report.json", "--", *ALL[name].words)
     finished = run(tmp_path, *words, environment=environment)
@@ -234,7 +236,7 @@ def test_clean_programs_are_not_accused(name: str, tmp_path: Path) -> None:
     assert finished.status == (0 if report["compared"] else 2), finished.text
 
 
-def test_options_of_several_runs_are_refused(tmp_path: Path) -> None:
+def test_options_for_several_runs_are_refused(tmp_path: Path) -> None:
     finished = run(tmp_path, "check", "--invariants", "-n", "3", "--", "python", "x.py")
 
     assert (finished.status, "cannot be combined with -n" in finished.text) == (2, True)

@@ -14,7 +14,7 @@ from tests.e2e.running import ENVIRONMENT
 
 
 def checked(folder: Path, *words: str, options: tuple[str, ...] = ("--budget", "600")) -> dict[str, Any]:
-    """The report on the program."""
+    """Check the program and return the report."""
     command = [sys.executable, str(PROGRAMS / "compiled_by_xla" / "regression.py"), *words]
     return check_command(folder, command, options=options, environment=ENVIRONMENT).report
 
@@ -33,13 +33,13 @@ MODELS = (
 
 @pytest.mark.thorough("jax")
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_whose_step_is_compiled_is_the_same(name: str, tmp_path: Path) -> None:
+def test_a_model_with_a_compiled_step_is_the_same(name: str, tmp_path: Path) -> None:
     words = [sys.executable, str(PROGRAMS / "compiled_by_xla" / "models.py"), name]
     report = check_command(tmp_path, words, options=("--runs", "2"), environment=ENVIRONMENT, exit_status=0).report
     assert (report["verdict"], report["recorded"]["blind_spots"]) == ("same", [])
 
 
-def test_a_key_of_the_clock_is_found_and_its_fix_verified(tmp_path: Path) -> None:
+def test_a_key_from_the_clock_is_found_and_its_fix_verified(tmp_path: Path) -> None:
     report = checked(tmp_path, "key")
     assert report["first_divergence"]["kind"] == "data"
     assert site_of(report) == ("compiled_by_xla/regression", line("compiled_by_xla/regression", "SITE key"))
@@ -51,7 +51,7 @@ def test_a_key_of_the_clock_is_found_and_its_fix_verified(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("seeds", "is_changed"), [("int(time.time() * 1000)", True), ("params=int(time.time() * 1000), dropout=1", False)]
 )
-def test_streams_of_flax_with_the_time_as_seed_are_found(seeds: str, is_changed: bool, tmp_path: Path) -> None:
+def test_flax_streams_seeded_with_the_time_are_found(seeds: str, is_changed: bool, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         f"import time, jax\nfrom flax import nnx\n"
@@ -74,7 +74,7 @@ def test_numpy_without_a_seed_is_found(tmp_path: Path) -> None:
     assert [(cause["id"], cause["status"]) for cause in report["causes"]] == [("seed-missing-numpy", "confirmed")]
 
 
-def test_a_rate_that_was_baked_into_the_program_is_an_argument(tmp_path: Path) -> None:
+def test_a_rate_compiled_into_the_program_is_an_argument(tmp_path: Path) -> None:
     report = checked(tmp_path, "rate", options=("--no-explain",))
     assert report["first_divergence"]["kind"] == "argument"
     assert report["first_divergence"]["op"] == "jax::jit(step)"
@@ -82,7 +82,7 @@ def test_a_rate_that_was_baked_into_the_program_is_an_argument(tmp_path: Path) -
     assert site_of(report) == ("compiled_by_xla/regression", line("compiled_by_xla/regression", "SITE step"))
 
 
-def test_data_that_differs_is_named_by_its_path_in_the_arguments(tmp_path: Path) -> None:
+def test_differing_data_is_named_by_its_path_in_the_arguments(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         textwrap.dedent("""

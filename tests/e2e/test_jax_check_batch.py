@@ -1,4 +1,4 @@
-"""`determinism check-batch` compares the rows of compiled functions of JAX, and names what combines them."""
+"""`determinism check-batch` compares the rows of compiled JAX functions, and reports functions that combine rows."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def checked(folder: Path, how: str) -> tuple[int, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("how", ["rows", "indexing"])
-def test_functions_that_treat_rows_by_themselves_are_the_same(how: str, tmp_path: Path) -> None:
+def test_functions_that_compute_rows_independently_are_the_same(how: str, tmp_path: Path) -> None:
     status, report = checked(tmp_path, how)
     assert (status, report["verdict"]) == (0, "same")
     assert report["batch"]["rows_matched"] >= 24
 
 
 @pytest.mark.parametrize(("how", "kind", "op"), [("mixing", "mixing", "centred"), ("drawing", "rng", "noisy")])
-def test_the_function_that_gives_a_row_other_results_is_named_with_its_line(
+def test_the_function_that_changes_the_results_of_a_row_is_reported_with_its_line(
     how: str, kind: str, op: str, tmp_path: Path
 ) -> None:
     status, report = checked(tmp_path, how)

@@ -1,4 +1,4 @@
-"""`determinism golden` on a program of JAX, which holds no state: what its ops give is kept."""
+"""`determinism golden` on a JAX program, which holds no state: the golden keeps the results of its ops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ for step in range(3):
 """
 
 
-def test_a_program_of_jax_is_the_same_as_its_golden_and_a_changed_one_is_not(tmp_path: Path) -> None:
+def test_a_jax_program_matches_its_golden_and_a_changed_one_does_not(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(PROGRAM, encoding="utf-8")
     command = ["train.golden", "--", sys.executable, "train.py"]

@@ -1,4 +1,4 @@
-"""What varies within a compiled JAX function is named with its line, and nothing is named where nothing varies."""
+"""An op that varies inside a compiled JAX function is reported with its line; nothing is reported if nothing varies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROGRAM = "compiled_by_xla/racing_call"
     [("plain", []), ("nested", ["inner"]), ("scanned", ["scan"]), ("parted", ["shard_map"])],
     ids=["plain", "nested", "scanned", "several devices"],
 )
-def test_the_equation_that_varies_is_named_with_its_line(how: str, functions: list[str], tmp_path: Path) -> None:
+def test_the_equation_that_varies_is_reported_with_its_line(how: str, functions: list[str], tmp_path: Path) -> None:
     command = [sys.executable, str(PROGRAMS / f"{PROGRAM}.py"), how]
     environment = {**ENVIRONMENT, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     report = check_command(tmp_path, command, options=("--budget", "1"), environment=environment).report
@@ -53,7 +53,7 @@ def test_a_script_repeats_the_function_once_its_custom_call_is_registered(tmp_pa
     assert "output 0 differs in" in script.stdout
 
 
-def test_the_line_of_the_equation_is_that_of_the_cause(tmp_path: Path) -> None:
+def test_the_cause_is_at_the_line_of_the_equation(tmp_path: Path) -> None:
     command = [sys.executable, str(PROGRAMS / f"{PROGRAM}.py"), "nested"]
     report = check_command(tmp_path, command, options=("--budget", "40"), environment=ENVIRONMENT).report
 
@@ -62,7 +62,7 @@ def test_the_line_of_the_equation_is_that_of_the_cause(tmp_path: Path) -> None:
     assert [site["line"] for site in cause["sites"]] == [line(PROGRAM, "SITE race"), line(PROGRAM, "SITE step")]
 
 
-def test_its_stable_twin_is_the_same(tmp_path: Path) -> None:
+def test_the_stable_variant_is_the_same(tmp_path: Path) -> None:
     command = [sys.executable, str(PROGRAMS / f"{PROGRAM}.py"), "stable"]
     report = check_command(tmp_path, command, options=("--budget", "1"), environment=ENVIRONMENT).report
 

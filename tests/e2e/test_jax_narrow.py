@@ -1,4 +1,4 @@
-"""The step at which two runs of a program of JAX part is found by their ledgers."""
+"""The ledgers of two runs of a JAX program show the step at which the runs diverge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`determinism audit` of JAX: on the CPU it has no deterministic mode, so it is measured without one."""
+"""`determinism audit` of JAX: it has no deterministic mode on the CPU, so it is measured without one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from determinism.knowledge.entries import read_audit
 from tests.e2e.commands import run
 
 
-def test_all_threads_and_one(tmp_path: Path) -> None:
+def test_an_op_is_measured_with_all_threads_and_with_one(tmp_path: Path) -> None:
     finished = run(
         tmp_path, "audit", "--framework", "jax", "--ops", "jax.random.normal", "--runs", "5", "-o", "out.json"
     )

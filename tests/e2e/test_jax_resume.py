@@ -1,4 +1,4 @@
-"""`determinism check-resume` on JAX programs: what it says is true of JAX."""
+"""`determinism check-resume` on JAX programs: its statements are correct for JAX."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_whole_checkpoint_is_the_same(tmp_path: Path) -> None:
     ("left_out", "identifier", "advice"),
     [("key", "rng-key", "jax.random.key_data(key)"), ("momentum", "carried-tensor", "the state of the optimizer")],
 )
-def test_what_is_left_out_is_named_in_words_of_jax(left_out: str, identifier: str, advice: str, tmp_path: Path) -> None:
+def test_missing_state_is_named_in_terms_of_jax(left_out: str, identifier: str, advice: str, tmp_path: Path) -> None:
     finished = check_resume(tmp_path, left_out)
     assert finished.report is not None
     (missing,) = finished.report["missing"]
@@ -159,7 +159,9 @@ def test_what_is_left_out_is_named_in_words_of_jax(left_out: str, identifier: st
     assert not [word for word in OF_OTHER_FRAMEWORKS if word in said]
 
 
-def test_functions_that_train_in_turns_are_not_said_to_differ_where_they_counted_the_steps(tmp_path: Path) -> None:
+def test_functions_that_alternate_in_training_are_not_reported_as_different_when_they_count_the_steps(
+    tmp_path: Path,
+) -> None:
     finished = check_resume(tmp_path, "nothing", "training function", program=RIVALS)
     assert finished.report is not None
     assert finished.report["verdict"] != "different"
@@ -169,7 +171,7 @@ def test_functions_that_train_in_turns_are_not_said_to_differ_where_they_counted
 
 
 @pytest.mark.parametrize(("left_out", "verdict"), [("nothing", "same"), ("judge", "different"), ("maker", "different")])
-def test_functions_that_train_in_turns_are_compared_where_the_program_counts_the_steps(
+def test_functions_that_alternate_in_training_are_compared_when_the_program_counts_the_steps(
     left_out: str, verdict: str, tmp_path: Path
 ) -> None:
     finished = check_resume(tmp_path, left_out, "determinism.step", program=RIVALS)

@@ -12,12 +12,12 @@ def test_a_model_ends_in_the_same_weights(tmp_path: Path) -> None:
     assert becomes_deterministic(tmp_path, "jax_model.py")
 
 
-def test_a_run_its_twin_and_its_resumed_self_end_in_the_same_weights(tmp_path: Path) -> None:
+def test_two_full_runs_and_a_resumed_one_end_in_the_same_weights(tmp_path: Path) -> None:
     """Dropout, augmentation by NumPy and Python, low precision, and a stop in the middle."""
     assert goes_on_from_the_middle(tmp_path, "jax_middle.py")
 
 
-def test_doctor_finds_what_run_has_set(tmp_path: Path) -> None:
+def test_doctor_recognizes_the_settings_of_run(tmp_path: Path) -> None:
     without = run(tmp_path, "doctor", environment=ENVIRONMENT)
     within = run(tmp_path, "run", "--seed", "1", "--", *COMMAND, "doctor", environment=ENVIRONMENT)
 

@@ -1,4 +1,4 @@
-"""Each kind of divergence is produced by a real program and named right, with its place."""
+"""Each kind of divergence is produced by a real program and reported correctly, with its location."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.e2e.checking import check, check_command, line, site_of
 from tests.thorough import is_turn
 
 TRIES = 20
-"""What varies only with some probability is checked again until it did."""
+"""Maximum number of checks of a program that varies only with some probability."""
 
 needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: threads cannot race")
 
 
 class Expected(NamedTuple):
-    """What a report has to name."""
+    """What a report must state."""
 
     program: str
     kind: str
@@ -48,13 +48,13 @@ EXPECTED = [
 ]
 
 ALWAYS = {"unseeded_head", "numpy_batch", "clock_rate", "task_order", "unfilled_batch", "numpy_write"}
-"""One program of each kind. They take turns from commit to commit; `make test` runs no others."""
+"""One program of each kind. These take turns from commit to commit; `make test` runs only these."""
 
 DEAD = {"unseeded_head": 2, "unfilled_batch": 2 * 64}
-"""Differences that nothing reads: weights that are overwritten before use, and what was in memory before."""
+"""Differences that nothing reads: weights that are overwritten before use, and old contents of memory."""
 
 
-def test_of_each_kind_one_program_is_always_checked() -> None:
+def test_one_program_of_each_kind_is_always_checked() -> None:
     assert {expected.kind for expected in EXPECTED if expected.program in ALWAYS} == {one.kind for one in EXPECTED}
 
 
@@ -79,7 +79,7 @@ def assert_named(report: dict[str, Any], expected: Expected) -> None:
         for number, expected in enumerate(EXPECTED)
     ],
 )
-def test_kind_and_place(expected: Expected, tmp_path: Path) -> None:
+def test_kind_and_location_are_reported(expected: Expected, tmp_path: Path) -> None:
     report = check(tmp_path, expected.program, options=("--no-explain",))
     assert_named(report, expected)
     assert report["first_divergence"]["forward_site"] is None
@@ -97,7 +97,7 @@ def test_input_that_differs_is_named(tmp_path: Path) -> None:
     assert labels.index(f"input {named['position']}") < labels.index("output")
 
 
-def test_a_size_that_differs_is_where_the_memory_was_allocated(tmp_path: Path) -> None:
+def test_a_size_that_differs_is_reported_where_the_memory_is_allocated(tmp_path: Path) -> None:
     program = tmp_path / "width.py"
     program.write_text(
         "import numpy, torch\n"
@@ -113,7 +113,7 @@ def test_a_size_that_differs_is_where_the_memory_was_allocated(tmp_path: Path) -
     assert not any("equal" in entry["text"] for entry in report["story"] if entry["label"] == "inputs")
 
 
-def test_a_time_that_is_only_logged_is_said_to_reach_nothing_that_is_trained(tmp_path: Path) -> None:
+def test_a_time_that_is_only_logged_does_not_reach_trained_parameters(tmp_path: Path) -> None:
     program = tmp_path / "speed.py"
     program.write_text(
         textwrap.dedent("""
@@ -155,7 +155,7 @@ EVALUATED = """
     if "noise" in sys.argv:
         model.eval()
     with torch.set_grad_enabled("trains" in sys.argv):
-        total = model(torch.randn(8, 2) if "noise" in sys.argv else torch.ones(8, 2)).sum()
+        total = model(torch.randn(32, 2) if "noise" in sys.argv else torch.ones(32, 2)).sum()
     if "trains" in sys.argv:
         total.backward()
         optimizer.step()
@@ -164,7 +164,7 @@ EVALUATED = """
 
 
 @pytest.mark.parametrize(("argument", "is_hinted"), [("evaluates", True), ("trains", False), ("noise", False)])
-def test_a_dropout_without_a_backward_pass_is_said_to_be_in_training_mode(
+def test_a_dropout_without_a_backward_pass_is_reported_to_be_in_training_mode(
     argument: str, is_hinted: bool, tmp_path: Path
 ) -> None:
     program = tmp_path / "model.py"
@@ -176,7 +176,7 @@ def test_a_dropout_without_a_backward_pass_is_said_to_be_in_training_mode(
     assert bool(report["first_divergence"]["hint"]) is is_hinted
 
 
-def test_order_of_modules(tmp_path: Path) -> None:
+def test_order_of_modules_is_reported(tmp_path: Path) -> None:
     report = check(tmp_path, "module_order", options=("--no-explain",))
     orders = [text.split() for text in (tmp_path / "order.txt").read_text().splitlines()]
     parted = next(mine for mine, other in zip(*orders, strict=True) if mine != other)
@@ -184,7 +184,7 @@ def test_order_of_modules(tmp_path: Path) -> None:
     assert_named(report, Expected("module_order", "order", 0, "forward", "aten::addmm", module, False))
 
 
-def test_write_by_address_is_told_from_the_op_by_the_confirming_run(tmp_path: Path) -> None:
+def test_the_confirming_run_distinguishes_a_write_by_address_from_the_op(tmp_path: Path) -> None:
     report = check(tmp_path, "raw_write", options=("--explain", "--output", "traces"))
     assert_named(report, Expected("raw_write", "mutation", 2, "forward", "aten::addmm", "2", False))
     unconfirmed = determinism.compare(tmp_path / "traces" / "run-1", tmp_path / "traces" / "run-2").first_divergence
@@ -192,7 +192,7 @@ def test_write_by_address_is_told_from_the_op_by_the_confirming_run(tmp_path: Pa
     assert (unconfirmed.kind, unconfirmed.inputs_equal) == (Kind.OP, None)
 
 
-def test_loop_that_ends_by_the_clock(tmp_path: Path) -> None:
+def test_a_loop_ended_by_the_clock_is_a_structural_difference(tmp_path: Path) -> None:
     report, steps = check_until_parted(
         tmp_path, "clock_loop", lambda: (tmp_path / "steps.txt").read_text().split()[-2:]
     )
@@ -200,7 +200,7 @@ def test_loop_that_ends_by_the_clock(tmp_path: Path) -> None:
     assert_named(report, Expected("clock_loop", "structure", step, "forward", "aten::addmm", "0", None))
 
 
-def test_branch_that_the_clock_takes(tmp_path: Path) -> None:
+def test_a_branch_chosen_by_the_clock_is_a_structural_difference(tmp_path: Path) -> None:
     report, chosen = check_until_parted(
         tmp_path, "clock_branch", lambda: (tmp_path / "chosen.txt").read_text().split()[-2:]
     )
@@ -209,7 +209,7 @@ def test_branch_that_the_clock_takes(tmp_path: Path) -> None:
 
 
 WITHOUT_A_MODE = {"aten::index_put": "aten::_index_put_impl_", "aten::put": "aten::put_"}
-"""What the backward runs where the native recorder, which is no mode, changes no formula."""
+"""Ops of the backward pass with the native recorder, which is not a mode and so changes no derivative formulas."""
 
 
 @needs_two_cores
@@ -231,7 +231,7 @@ WITHOUT_A_MODE = {"aten::index_put": "aten::_index_put_impl_", "aten::put": "ate
         ),
     ],
 )
-def test_op_that_varies_with_two_threads(
+def test_an_op_that_varies_with_two_threads_is_reported(
     program: str, op: str, phase: str, site: str, forward_site: str | None, tmp_path: Path
 ) -> None:
     def sums() -> list[list[str]]:
@@ -278,9 +278,9 @@ def check_until_parted(
     options: tuple[str, ...] = ("--no-explain",),
     is_enough: Callable[[dict[str, Any]], bool] = lambda report: True,
 ) -> tuple[dict[str, Any], list[Any]]:
-    """Check until two runs parted by what they logged themselves; the verdict must agree with that each time.
+    """Check until two runs differ according to their own logs; the verdict must agree with the logs each time.
 
-    On a busy machine two threads may not overlap while an op is repeated: then its report is not yet enough.
+    On a busy machine, two threads may not overlap while an op is repeated; such a report is not yet enough.
     """
     for _ in range(TRIES):
         report = check(folder, program, *arguments, options=options)
@@ -298,7 +298,7 @@ def test_deterministic_versions_are_the_same(tmp_path: Path) -> None:
     assert report["recorded"]["records"] > 1000
 
 
-def test_memory_that_nobody_wrote_is_named_by_its_allocation_without_experiments(tmp_path: Path) -> None:
+def test_unwritten_memory_is_attributed_to_its_allocation_without_experiments(tmp_path: Path) -> None:
     report = check(tmp_path, "unfilled_batch", options=("--no-explain",))
     (cause,) = report["causes"]
     assert (cause["id"], cause["status"]) == ("uninitialized-memory", "likely")
@@ -320,7 +320,7 @@ RECEIVING = """
     else:
         first = int(os.path.exists("second run")) + 1
         for number in range(2):
-            time.sleep(0.05 if rank == first else 0.5)
+            time.sleep(0.05 if rank == first else 1.5)
             dist.send(torch.full((4,), float(10 * rank + number)), 0)
     dist.barrier()
     if rank == 0:
@@ -335,7 +335,7 @@ def receiving(folder: Path, source: str) -> dict[str, Any]:
     return check_command(folder, launcher, options=("--no-explain",)).report
 
 
-def test_what_whichever_rank_sent_first_is_an_order_with_its_line(tmp_path: Path) -> None:
+def test_receiving_from_whichever_rank_sends_first_is_reported_with_its_line(tmp_path: Path) -> None:
     report = receiving(tmp_path, "")
     assert report["verdict"] == "different"
     assert report["first_divergence"]["kind"] == "order"
@@ -344,5 +344,5 @@ def test_what_whichever_rank_sent_first_is_an_order_with_its_line(tmp_path: Path
     assert "# RECEIVED" in cause["sites"][0]["code"]
 
 
-def test_what_is_received_from_each_rank_in_turn_is_the_same(tmp_path: Path) -> None:
+def test_receiving_from_each_rank_in_turn_is_the_same(tmp_path: Path) -> None:
     assert receiving(tmp_path, ", src=_ % 2 + 1")["verdict"] == "same"

@@ -1,4 +1,4 @@
-"""What wakes up inside the program's processes, in real processes with a tiny framework."""
+"""The bootstrap that starts recording inside the program's processes, in real processes with a tiny framework."""
 
 import ast
 import json
@@ -35,7 +35,7 @@ RECORDER = """
             pass
 """
 
-# Stands where a user's own sitecustomize would, so that every test also shows that this is run.
+# Takes the place of a user's own sitecustomize, so every test also shows that the user's is run.
 HIDDEN = """
     import sys
     sys.hidden_ran = __name__, __file__
@@ -93,7 +93,7 @@ def test_recorder_starts_with_the_framework_and_is_closed_at_exit(stage: Stage) 
     assert unrecorded_reason(stage.trace) is None
 
 
-def test_notes_on_sources_say_how_many_records_there_were(stage: Stage, tmp_path: Path) -> None:
+def test_notes_on_sources_give_the_number_of_records_so_far(stage: Stage, tmp_path: Path) -> None:
     stage.add(
         "tiny_recording", textwrap.dedent(RECORDER).replace("class Session:", "class Session:\n    num_records = 2")
     )
@@ -117,13 +117,13 @@ def test_process_without_the_framework_claims_nothing(stage: Stage) -> None:
     assert "no process that the recorder could reach imported torch" in reason
 
 
-def test_hidden_sitecustomize_runs_as_itself(stage: Stage) -> None:
+def test_hidden_sitecustomize_runs_under_its_own_name_and_file(stage: Stage) -> None:
     printed = stage.run("import sys, sitecustomize; print(sys.hidden_ran, sitecustomize.__file__)")
     path = str(stage.modules / "sitecustomize.py")
     assert printed == f"{('sitecustomize', path)} {path}\n"
 
 
-def test_without_a_hidden_sitecustomize_there_is_none(stage: Stage) -> None:
+def test_without_a_hidden_sitecustomize_the_program_sees_none(stage: Stage) -> None:
     (stage.modules / "sitecustomize.py").unlink()
     printed = stage.run("""
         import importlib.util, sys
@@ -133,7 +133,7 @@ def test_without_a_hidden_sitecustomize_there_is_none(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("text", ["raise RuntimeError('mine')", "import a_module_that_is_missing", "1 +"])
-def test_broken_hidden_sitecustomize_breaks_as_ever(stage: Stage, text: str) -> None:
+def test_broken_hidden_sitecustomize_fails_as_it_does_without_recording(stage: Stage, text: str) -> None:
     stage.add("sitecustomize", text)
     plain = {"PATH": os.environ["PATH"], "PYTHONPATH": str(stage.modules)}
     command = [sys.executable, "-c", "print(1)"]
@@ -164,7 +164,7 @@ def test_module_search_path_is_the_programs_own(stage: Stage) -> None:
     assert rest[-1].strip().endswith(f"launch/bootstrap:{stage.modules}")
 
 
-def test_without_the_request_only_the_chain_runs(stage: Stage) -> None:
+def test_without_the_request_only_the_hidden_sitecustomize_runs(stage: Stage) -> None:
     environ = stage.environ()
     del environ["DETERMINISM_RUN"]
     code = "import sys, tinyframe; print(hasattr(sys, 'hidden_ran'))"
@@ -173,7 +173,7 @@ def test_without_the_request_only_the_chain_runs(stage: Stage) -> None:
     assert stage.keys() == []
 
 
-def test_request_that_cannot_be_read_disturbs_nothing(stage: Stage) -> None:
+def test_unreadable_request_does_not_disturb_the_program(stage: Stage) -> None:
     unknown = '{"recording": {"trace_folder": "/nowhere", "unknown": 1}}'
     for text in ("", "{", "[]", '{"recording": {', '{"recording": {"trace_folder": 3}}', unknown):
         environ = {**stage.environ(), "DETERMINISM_RUN": text}
@@ -195,7 +195,7 @@ def test_children_are_recorded_under_their_parents_key(stage: Stage) -> None:
     assert stage.keys() == ["main", "main.1", "main.2", "main.2.1"]
 
 
-def test_siblings_of_an_unrecorded_parent(stage: Stage) -> None:
+def test_children_of_an_unrecorded_parent_are_numbered(stage: Stage) -> None:
     stage.run("""
         import subprocess, sys
         for _ in range(2):
@@ -204,7 +204,7 @@ def test_siblings_of_an_unrecorded_parent(stage: Stage) -> None:
     assert stage.keys() == ["main", "main-2"]
 
 
-def test_forked_child_is_told(stage: Stage) -> None:
+def test_session_is_notified_in_a_forked_child(stage: Stage) -> None:
     stage.run("""
         import os
         import tinyframe
@@ -216,7 +216,7 @@ def test_forked_child_is_told(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(("method", "name"), [("spawn", "SpawnProcess-1"), ("forkserver", "ForkServerProcess-1")])
-def test_multiprocessing_children_are_named_as_multiprocessing_names_them(
+def test_multiprocessing_children_keep_their_multiprocessing_names(
     stage: Stage, method: str, name: str, tmp_path: Path
 ) -> None:
     program = tmp_path / "program.py"
@@ -244,7 +244,7 @@ def test_failing_recorder_becomes_a_note(stage: Stage) -> None:
     assert "OSError: the recorder is broken" in reason
 
 
-def test_session_that_fails_at_the_end_is_silent(stage: Stage) -> None:
+def test_session_that_fails_at_the_end_is_noted_silently(stage: Stage) -> None:
     stage.add("tiny_recording", RECORDER + "    Session.close = Session.forked = lambda self: 1 / 0\n")
     stage.run("import os, tinyframe\nif os.fork() == 0: os._exit(0)\nos.wait()")
     reasons = not_recorded_reasons(stage.trace)
@@ -260,7 +260,7 @@ def test_unsupported_version_of_torch_becomes_a_note(stage: Stage) -> None:
     assert "2.6 up to, not including, 3.0" in reason
 
 
-def test_interpreter_without_packages_or_package(stage: Stage, tmp_path: Path) -> None:
+def test_interpreter_without_the_required_packages_is_noted(stage: Stage, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
     python = tmp_path / "bare" / "bin" / "python"
     code = "import tinyframe, sys, determinism.launch; print(tinyframe.value, any('src' in p for p in sys.path))"
@@ -271,19 +271,19 @@ def test_interpreter_without_packages_or_package(stage: Stage, tmp_path: Path) -
     assert reason.endswith(f"{python} -m pip install numpy pyarrow xxhash")
 
 
-def test_own_copy_of_the_package_is_used_whatever_the_path_holds(stage: Stage) -> None:
+def test_another_copy_of_the_package_on_the_path_is_not_used(stage: Stage) -> None:
     stage.add("determinism", "raise RuntimeError('another copy')\n")
     stage.run("import tinyframe")
     assert stage.keys() == ["main"]
 
 
 @pytest.mark.parametrize("option", ["-I", "-S", "-E"])
-def test_hidden_process_runs_unrecorded_and_its_children_recorded(stage: Stage, option: str) -> None:
+def test_isolated_process_is_not_recorded_but_its_child_is(stage: Stage, option: str) -> None:
     stage.run("import subprocess, sys; subprocess.run([sys.executable, '-c', 'import tinyframe'])", option)
     assert stage.keys() == ["main"]
 
 
-def test_start_imports_next_to_nothing(stage: Stage) -> None:
+def test_startup_imports_almost_nothing(stage: Stage) -> None:
     (stage.modules / "sitecustomize.py").unlink()
     plain = {"PATH": os.environ["PATH"], "PYTHONPATH": str(stage.modules)}
     code = "import determinism, sys; print(*sys.modules)"
@@ -295,7 +295,7 @@ def test_start_imports_next_to_nothing(stage: Stage) -> None:
     }
 
 
-def test_interrupted_program_ends_as_ever(stage: Stage) -> None:
+def test_terminated_program_ends_as_without_recording(stage: Stage) -> None:
     code = "import tinyframe, time; print(1, flush=True); time.sleep(90)"
     process = subprocess.Popen([sys.executable, "-c", code], env=stage.environ(), stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -317,7 +317,7 @@ def test_torchruns_agent_is_not_recorded(stage: Stage, tmp_path: Path) -> None:
 
 
 def newer_syntax(tree: ast.AST) -> list[str]:
-    """What of a syntax tree Python 2.7 cannot parse, or refuses."""
+    """Return the parts of a syntax tree that Python 2.7 cannot parse."""
     newer = (
         ast.JoinedStr,
         ast.AnnAssign,
@@ -344,7 +344,7 @@ def newer_syntax(tree: ast.AST) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["notes.py", "bootstrap/sitecustomize.py"])
-def test_what_every_interpreter_runs_has_the_syntax_of_every_python(name: str) -> None:
+def test_code_run_by_every_interpreter_has_only_syntax_of_python_2_7(name: str) -> None:
     text = (BOOTSTRAP_FOLDER.parent / name).read_text()
     assert newer_syntax(ast.parse(text)) == []
     assert text.isascii(), "Python 2.7 refuses other characters where no encoding is declared"
@@ -352,7 +352,7 @@ def test_what_every_interpreter_runs_has_the_syntax_of_every_python(name: str) -
 
 
 def old_interpreters() -> list[str]:
-    """The interpreters of this machine that cannot record: those on the path, and those of pyenv."""
+    """Return the interpreters on this machine that are too old to record, from PATH and pyenv."""
     names = [f"python{version}" for version in ("2.7", "3.5", "3.6", "3.7", "3.8", "3.9", "3.10")]
     found = [path for name in names if (path := shutil.which(name)) and "shims" not in path]
     return found + [str(path) for name in names for path in Path.home().glob(f".pyenv/versions/*/bin/{name}")]
@@ -373,9 +373,9 @@ def test_child_of_an_older_python_prints_nothing_and_is_noted(stage: Stage) -> N
     assert all("recording needs 3.11 or newer" in reason for reason in reasons)
 
 
-def test_interpreter_that_is_too_old_notes_it_silently(stage: Stage) -> None:
+def test_too_old_interpreter_is_noted_silently(stage: Stage) -> None:
     (stage.modules / "sitecustomize.py").write_text("import sys; sys.hidden_ran = True\n")
-    # Stands in for an old interpreter, which this machine need not have.
+    # Simulates an old interpreter, since this machine may not have one.
     stage.run(
         f"""
         import sys

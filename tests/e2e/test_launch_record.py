@@ -1,4 +1,4 @@
-"""A recorded run leaves a whole trace, however it ended."""
+"""A recorded run leaves a complete trace, no matter how it ends."""
 
 import json
 import os
@@ -51,25 +51,25 @@ def test_manifest_says_what_was_run_and_how_it_ended(tmp_path: Path) -> None:
     assert unrecorded_reason(folder) is None
 
 
-def test_program_that_was_killed(tmp_path: Path) -> None:
+def test_program_that_was_killed_is_recorded_with_the_signal(tmp_path: Path) -> None:
     result = record_program(python("describe(); os.kill(os.getpid(), 9)"), RunSpec(tmp_path / "trace"))
     assert (result.exit_status, result.stopped_by) == (-9, "SIGKILL")
     assert manifest(tmp_path / "trace")["stopped_by"] == "SIGKILL"
 
 
-def test_program_that_did_its_steps(tmp_path: Path) -> None:
+def test_program_that_finished_its_steps_is_recorded_as_stopped_by_them(tmp_path: Path) -> None:
     command = python("describe(finished='steps'); os.kill(os.getpid(), 15)")
     result = record_program(command, RunSpec(tmp_path / "trace", steps=1))
     assert (result.exit_status, result.stopped_by) == (-15, "steps")
 
 
-def test_description_that_is_cut_does_not_hinder(tmp_path: Path) -> None:
+def test_truncated_description_is_ignored(tmp_path: Path) -> None:
     command = python("(trace / 'processes' / 'main' / 'process.json').write_text('{\"envi')")
     assert record_program(command, RunSpec(tmp_path / "trace")).exit_status == 0
     assert manifest(tmp_path / "trace")["environment"] == {}
 
 
-def test_output_that_exists(tmp_path: Path) -> None:
+def test_existing_output_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(TraceError, match="already exists and is not empty") as caught:
         record_program(["true"], RunSpec(tmp_path))
@@ -77,12 +77,12 @@ def test_output_that_exists(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_log_that_cannot_be_written(tmp_path: Path) -> None:
+def test_log_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="No such file or directory"):
         record_program(["true"], RunSpec(tmp_path / "trace"), log=tmp_path / "nowhere" / "log")
 
 
-def test_trace_that_vanished(tmp_path: Path) -> None:
+def test_trace_that_vanished_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="could not be finished"):
         record_program(["rm", "-r", str(tmp_path / "trace")], RunSpec(tmp_path / "trace"))
 
@@ -93,14 +93,14 @@ def test_command_that_cannot_be_started_leaves_no_trace(tmp_path: Path) -> None:
     assert not (tmp_path / "trace").exists()
 
 
-def test_nothing_recorded(tmp_path: Path) -> None:
+def test_reason_is_given_if_nothing_was_recorded(tmp_path: Path) -> None:
     record_program([sys.executable, "-c", "import json"], RunSpec(tmp_path / "trace"))
     reason = unrecorded_reason(tmp_path / "trace")
     assert reason is not None
     assert reason.startswith("No process of the program recorded anything")
 
 
-def test_interrupted_run_leaves_a_whole_trace(tmp_path: Path) -> None:
+def test_interrupted_run_leaves_a_complete_trace(tmp_path: Path) -> None:
     driver = f"""
         import sys
         from pathlib import Path
@@ -122,11 +122,11 @@ def test_interrupted_run_leaves_a_whole_trace(tmp_path: Path) -> None:
     assert (found["exit_status"], found["stopped_by"], found["complete"]) == (-2, "interrupt", True)
 
 
-def test_program_gets_neither_pandas_where_it_is_installed_nor_what_compares(tmp_path: Path) -> None:
-    """PyArrow imports pandas to see what it is given, which would take time and reset the program's warnings."""
+def test_recording_imports_neither_pandas_nor_modules_for_comparison(tmp_path: Path) -> None:
+    """PyArrow imports pandas to inspect its arguments, which would take time and reset the program's warnings."""
     (tmp_path / "pandas.py").write_text("open('pandas-imported', 'w').close()\n")
     loop = "import torch\nx = torch.ones(2)\nfor _ in range(9000):\n    x = x + 1"
-    # Registered first, it is called last, when the trace has been finished.
+    # Registered first, it is called last, after the trace is finished.
     loaded = f"open({str(tmp_path / 'loaded')!r}, 'w').write(' '.join(sys.modules))"
     code = f"import atexit, sys; sys.path.insert(0, {str(tmp_path)!r}); atexit.register(lambda: {loaded})\n{loop}"
     result = record_program([sys.executable, "-c", code], RunSpec(tmp_path / "trace"), log=tmp_path / "log")
@@ -136,7 +136,7 @@ def test_program_gets_neither_pandas_where_it_is_installed_nor_what_compares(tmp
     assert modules.isdisjoint({"pandas", "pyarrow.compute", "determinism.comparison.result"})
 
 
-def test_program_that_took_too_long_is_not_said_to_have_differed(tmp_path: Path) -> None:
+def test_program_that_took_too_long_is_not_reported_as_different(tmp_path: Path) -> None:
     code = tiny_code("import pathlib, time; frame.full(2, 1.0); pathlib.Path(sys.argv[1]).touch(); time.sleep(100)")
     for name in ("first", "second"):
         marker = tmp_path / f"{name}.computed"

@@ -1,4 +1,4 @@
-"""Files that one run leaves to the next: they are named, and each run can be made to start as the first one did."""
+"""Files that one run leaves for the next are reported, and each run can be made to start like the first."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def folder(tmp_path: Path) -> Path:
 
 
 def command(*arguments: str) -> list[str]:
-    """The program, started by a relative path."""
+    """Return the arguments that start the program by a relative path."""
     return ["--", sys.executable, "train.py", *arguments]
 
 
 def leftovers(report: dict[str, Any]) -> list[tuple[str, int, int]]:
-    """Name of the file, and the runs that changed and read it."""
+    """Return the name of each file, and the runs that changed and read it."""
     return [(Path(found["file"]).name, found["changed_in"], found["read_in"]) for found in report["leftovers"]]
 
 
-def test_program_that_resumes_is_told_what_it_read(folder: Path) -> None:
+def test_file_read_by_a_program_that_resumes_is_reported(folder: Path) -> None:
     finished = check(folder, *command("resume"))
 
     assert finished.status == 1
@@ -44,7 +44,7 @@ def test_program_that_resumes_is_told_what_it_read(folder: Path) -> None:
     assert "--before 'rm -f last.pt', or --fresh-copy" in finished.text
 
 
-def test_file_elsewhere_is_not_helped_by_a_copy(folder: Path, tmp_path: Path) -> None:
+def test_a_copy_is_not_suggested_for_a_file_outside_the_folder(folder: Path, tmp_path: Path) -> None:
     finished = check(folder, *command("resume", str(tmp_path)))
 
     assert leftovers(finished.report) == [("last.pt", 1, 2)]
@@ -60,7 +60,7 @@ def test_databases_and_processes_without_a_framework_are_seen(how: str, file: st
     assert leftovers(finished.report) == [(file, 1, 2)]
 
 
-def test_input_that_somebody_edits_during_a_run_is_not_to_be_removed(folder: Path) -> None:
+def test_removal_is_not_suggested_for_an_input_edited_during_a_run(folder: Path) -> None:
     (folder / "config.yaml").write_text("1.0")
     finished = check(folder, *command("edited"))
 
@@ -70,7 +70,7 @@ def test_input_that_somebody_edits_during_a_run_is_not_to_be_removed(folder: Pat
     assert "rm -f" not in finished.text + json.dumps(finished.report)
 
 
-def test_leftovers_of_equal_runs_are_a_note(folder: Path) -> None:
+def test_leftovers_of_equal_runs_are_only_a_note(folder: Path) -> None:
     finished = check(folder, "-n", "3", *command("cached"))
 
     assert finished.status == 0
@@ -80,7 +80,7 @@ def test_leftovers_of_equal_runs_are_a_note(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("how", "status"), [("own", 0), ("random", 1)])
-def test_what_a_run_wrote_itself_is_no_leftover(how: str, status: int, folder: Path) -> None:
+def test_a_file_written_by_the_run_itself_is_not_a_leftover(how: str, status: int, folder: Path) -> None:
     (folder / "old.pt").write_bytes(b"from before")
     finished = check(folder, *command(how))
 
@@ -90,7 +90,7 @@ def test_what_a_run_wrote_itself_is_no_leftover(how: str, status: int, folder: P
 
 
 @pytest.mark.parametrize("option", [["--before", "rm -f last.pt; echo removed"], ["--fresh-copy"]])
-def test_runs_that_start_alike_are_the_same(option: list[str], folder: Path) -> None:
+def test_runs_that_start_from_the_same_files_are_the_same(option: list[str], folder: Path) -> None:
     finished = check(folder, *option, *command("resume"))
 
     assert finished.status == 0
@@ -100,14 +100,14 @@ def test_runs_that_start_alike_are_the_same(option: list[str], folder: Path) -> 
     assert not (folder / ".determinism").exists()
 
 
-def test_output_of_the_command_before_is_kept_with_the_traces(folder: Path) -> None:
+def test_output_of_the_before_command_is_kept_with_the_traces(folder: Path) -> None:
     check(folder, "--output", "out", "--keep", "--before", "rm -f last.pt; pwd; echo wrong >&2", *command("resume"))
 
     logs = [(folder / "out" / f"run-{number}.before.log").read_text() for number in (1, 2)]
     assert logs == [f"{folder}\nwrong\n"] * 2
 
 
-def test_no_run_is_made_after_a_command_that_failed(folder: Path) -> None:
+def test_no_run_is_made_after_a_failed_before_command(folder: Path) -> None:
     finished = check(folder, "--output", "out", "--before", "echo no such disk; exit 3", *command("resume"))
 
     assert finished.trouble == ["before-failed"]
@@ -117,7 +117,7 @@ def test_no_run_is_made_after_a_command_that_failed(folder: Path) -> None:
     assert not (folder / "last.pt").exists()
 
 
-def test_second_run_is_not_made_if_its_command_fails(folder: Path) -> None:
+def test_second_run_is_not_made_if_its_before_command_fails(folder: Path) -> None:
     finished = check(folder, "--before", "test ! -e last.pt", *command("resume"))
 
     assert finished.trouble == ["before-failed"]

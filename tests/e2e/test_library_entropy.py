@@ -1,4 +1,4 @@
-"""A library that takes its start from the operating system is named, with the line of the program that led there."""
+"""A library that seeds itself from the operating system is named, with the line of the program that led there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs with data loaders, in this process and with workers of every kind."""
+"""Programs with data loaders, in the main process and with workers of every kind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STARTED = "spawn,forkserver"
 @pytest.mark.parametrize(
     ("modes", "processes"), [(FORKED, 11), pytest.param(STARTED, 5, marks=pytest.mark.thorough("programs"))]
 )
-def test_same(modes: str, processes: int, tmp_path: Path) -> None:
+def test_a_clean_program_is_the_same(modes: str, processes: int, tmp_path: Path) -> None:
     assert_same(python("loaders/epochs", modes, processes=processes), tmp_path)
 
 
@@ -27,7 +27,7 @@ def fault(mode: str, name: str, kind: str, step: int, process: str = "main") -> 
 
 
 FAULTS = [
-    # Sample 5 is in the second batch, which the second worker makes; of a stream it is in the second worker's first.
+    # Sample 5 is in the second batch, which the second worker makes; in a stream, it is in that worker's first.
     fault("main", "bit", "op", 1),
     fault("fork", "bit", "op", 1, "main.worker-1"),
     fault("iterable", "bit", "op", 1, "main.worker-1"),
@@ -38,7 +38,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("planted", only(["fork, bit", "unordered, order"], FAULTS))
-def test_fault(planted: Fault, tmp_path: Path) -> None:
+def test_a_fault_is_located(planted: Fault, tmp_path: Path) -> None:
     report = assert_named(planted, tmp_path)
     if planted.process != "main":
         assert [(d["process"], d["received_from"]) for d in report["divergences"]] == [("main", planted.process)]

@@ -1,4 +1,4 @@
-"""A long program whose runs differ in an early step is searched with runs that end soon after that step."""
+"""If runs of a long program differ in an early step, the search for the cause uses runs that end soon after that step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ for step in range(60):
 
 @pytest.fixture
 def messages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """What is said in a folder of its own, where a run of a second counts as long."""
+    """A list for messages, in a separate folder, where a run of one second counts as long."""
     monkeypatch.setattr(runs, "LONGEST_UNASKED", 1.0)
     monkeypatch.chdir(tmp_path)
     return []
@@ -38,7 +38,7 @@ def checked(number: str, messages: list[str]) -> Comparison:
     return Check(CheckRequest([sys.executable, "train.py"], budget=60.0), warn=messages.append).run()
 
 
-def test_runs_end_soon_after_the_difference(messages: list[str]) -> None:
+def test_runs_of_the_search_end_soon_after_the_difference(messages: list[str]) -> None:
     found = checked("random.random()", messages)
 
     assert any("runs of the first 2 of 60 steps" in message for message in messages)
@@ -47,7 +47,7 @@ def test_runs_end_soon_after_the_difference(messages: list[str]) -> None:
     assert found.diagnosis.limit is not None and "first 2 of 60 steps" in found.diagnosis.limit
 
 
-def test_what_shows_only_in_the_second_run_is_not_explained_by_runs_that_are_equal(messages: list[str]) -> None:
+def test_a_difference_that_only_the_second_run_shows_is_not_explained_by_equal_runs(messages: list[str]) -> None:
     found = checked("os.path.exists('first') and 2.0 or os.mkdir('first') or 0.5", messages)
 
     assert found.causes == ()
@@ -56,9 +56,9 @@ def test_what_shows_only_in_the_second_run_is_not_explained_by_runs_that_are_equ
     assert commands[-1].startswith("determinism check --explain -- ")
 
 
-def test_trials_end_early_and_whole_runs_verify_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trials_end_early_and_complete_runs_verify_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = checked("hash('salted') % 1000 / 7", [])
+    found = checked("hash('salted') % 10**9 / 7", [])
 
     assert [cause.identifier for cause in found.causes] == ["hash-value"]
     outcomes = [experiment.outcome for experiment in found.experiments if experiment.equal]
@@ -75,7 +75,7 @@ def test_a_second_difference_beyond_the_end_of_early_runs_is_found(
     Path("train.py").write_text(
         PROGRAM.format(tiny=str(TINY), number="random.random()").replace(
             "    frame.step",
-            "    weight = weight if step < 50 else frame.full(8, hash('salted') % 1000 / 7)\n    frame.step",
+            "    weight = weight if step < 50 else frame.full(8, hash('salted') % 10**9 / 7)\n    frame.step",
         )
     )
     found = Check(CheckRequest([sys.executable, "train.py"], budget=120.0)).run()

@@ -1,4 +1,4 @@
-"""A difference deep in a long run is found by ledgers of its steps, and only a few steps around it are recorded op by op."""
+"""A difference late in a long run is found through ledgers of the steps, and only a few steps around it are recorded op by op."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def narrowed(
     options: tuple[str, ...] = (),
     places: tuple[str, ...] = (),
 ) -> tuple[Finished, dict[str, Any]]:
-    """Narrow the program, and give how the command ended and the report."""
+    """Narrow the program; return how the command ended, and the report."""
     words = (sys.executable, NARROWING, how, str(at), steps, *places)
     finished = run(folder, "narrow", "--json", "report.json", *options, "--", *words)
     report = json.loads((folder / "report.json").read_text())
@@ -63,7 +63,7 @@ def test_only_the_window_is_recorded_op_by_op(tmp_path: Path) -> None:
         assert len(read_ledger(process.folder)) == 210
 
 
-def test_equal_runs_are_the_same_after_two_runs_and_leave_nothing(tmp_path: Path) -> None:
+def test_equal_runs_are_the_same_after_two_runs_and_leave_no_files(tmp_path: Path) -> None:
     finished, report = narrowed(tmp_path, "clean")
 
     assert finished.status == 0, finished.stderr
@@ -73,7 +73,7 @@ def test_equal_runs_are_the_same_after_two_runs_and_leave_nothing(tmp_path: Path
     assert not list(tmp_path.rglob(MANIFEST_FILE))
 
 
-def test_a_difference_that_does_not_come_again_is_said_not_to(tmp_path: Path) -> None:
+def test_a_difference_that_does_not_recur_is_reported_as_such(tmp_path: Path) -> None:
     finished, report = narrowed(tmp_path, "once")
 
     assert finished.status == 1
@@ -85,7 +85,7 @@ def test_a_difference_that_does_not_come_again_is_said_not_to(tmp_path: Path) ->
     assert report["causes"] == []
 
 
-def test_a_difference_at_another_step_in_each_run_is_said_to_vary(tmp_path: Path) -> None:
+def test_a_difference_at_a_different_step_in_each_run_is_reported_to_vary(tmp_path: Path) -> None:
     finished, report = narrowed(tmp_path, "wandering", at=50, steps="60")
 
     assert finished.status == 1
@@ -95,7 +95,7 @@ def test_a_difference_at_another_step_in_each_run_is_said_to_vary(tmp_path: Path
     assert "The step varies from run to run" in " ".join(finished.stdout.decode().split())
 
 
-def test_a_program_that_resumes_is_recorded_from_a_checkpoint_right_before(tmp_path: Path) -> None:
+def test_a_program_that_resumes_is_recorded_from_a_checkpoint_just_before_the_difference(tmp_path: Path) -> None:
     options = ("--steps", "300", "--no-explain")
     _, report = narrowed(tmp_path, "planted", steps="{steps}", options=options, places=PLACES)
 
@@ -107,7 +107,7 @@ def test_a_program_that_resumes_is_recorded_from_a_checkpoint_right_before(tmp_p
     assert len(list(tmp_path.glob("ran-*"))) == 5
 
 
-def test_a_program_that_resumes_otherwise_is_recorded_from_the_beginning(tmp_path: Path) -> None:
+def test_a_program_that_does_not_resume_bit_exactly_is_recorded_from_the_beginning(tmp_path: Path) -> None:
     options = ("--steps", "300", "--no-explain")
     finished, report = narrowed(tmp_path, "forgetful", steps="{steps}", options=options, places=PLACES)
 
@@ -127,7 +127,7 @@ def test_a_stored_run_is_the_first_one(tmp_path: Path) -> None:
     assert (tmp_path / "stored" / MANIFEST_FILE).exists()
 
 
-def test_a_program_that_changed_since_the_stored_run_is_said_to_repeat_itself(tmp_path: Path) -> None:
+def test_a_program_that_changed_since_the_stored_run_is_reported_to_repeat_itself(tmp_path: Path) -> None:
     words = (sys.executable, NARROWING, "once", "207", "300")
     assert run(tmp_path, "record", "--level", "step", "-o", "stored", "--", *words).status == 0
     finished, report = narrowed(tmp_path, "once", options=("--ledger", "stored"))
@@ -138,7 +138,7 @@ def test_a_program_that_changed_since_the_stored_run_is_said_to_repeat_itself(tm
     assert "so the program repeats itself" in text and "--from-step 205 --steps 210" in text
 
 
-def test_check_narrows_when_it_is_asked_to(tmp_path: Path) -> None:
+def test_check_narrows_on_request(tmp_path: Path) -> None:
     words = (sys.executable, NARROWING, "planted", "207", "300")
     finished = run(tmp_path, "check", "--narrow", "--no-explain", "--json", "report.json", "--", *words)
 
@@ -154,7 +154,7 @@ def test_check_narrows_when_it_is_asked_to(tmp_path: Path) -> None:
         (("--ledger", "missing"), ("planted", "2", "3"), "trace-missing"),
     ],
 )
-def test_what_cannot_be_narrowed_is_said_before_anything_runs(
+def test_a_command_that_cannot_be_narrowed_is_refused_before_it_runs(
     options: tuple[str, ...], words: tuple[str, ...], identifier: str, tmp_path: Path
 ) -> None:
     finished = run(tmp_path, "narrow", "--json", "report.json", *options, "--", sys.executable, NARROWING, *words)
@@ -171,13 +171,13 @@ def test_a_failing_program_is_not_narrowed(tmp_path: Path) -> None:
     assert report["trouble"][0]["id"] in ("narrow-run-failed", "nothing-recorded")
 
 
-def test_what_ledgers_show_is_reported_when_a_run_of_the_window_fails(tmp_path: Path) -> None:
+def test_the_ledgers_findings_are_reported_when_a_run_of_the_window_fails(tmp_path: Path) -> None:
     finished, report = narrowed(tmp_path, "breaks")
 
     assert (finished.status, report["verdict"], report["narrowing"]["step"]) == (1, "different", 207)
 
 
-def test_what_ledgers_show_is_reported_after_ctrl_c_in_a_window(tmp_path: Path) -> None:
+def test_the_ledgers_findings_are_reported_after_ctrl_c_in_a_window(tmp_path: Path) -> None:
     words = (sys.executable, NARROWING, "waits", "207", "300")
     ended = interrupt(tmp_path, "narrow", "--json", "r.json", "--output", "out", "--", *words)
 

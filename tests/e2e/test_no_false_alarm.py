@@ -1,4 +1,4 @@
-"""Deterministic programs, run unchanged by `determinism check`: the verdict is *same*."""
+"""Deterministic programs, checked unchanged by `determinism check`: the verdict is *same*."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_same(name: str, tmp_path: Path) -> None:
+def test_a_deterministic_program_is_the_same(name: str, tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(textwrap.dedent(PRELUDE) + textwrap.dedent(PROGRAMS[name]))
     report = tmp_path / "report.json"

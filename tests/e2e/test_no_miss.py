@@ -1,4 +1,4 @@
-"""One flipped bit in one element of one output is found, and named as the first record in execution order."""
+"""A single flipped bit in one element of one output is found, and its record is named as the first that differs in execution order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GATE = "stages.0.gate"
 
 
 class Place(NamedTuple):
-    """Where a bit is flipped, and what a report has to name."""
+    """The place of a flipped bit, and what a report must name."""
 
     name: str
     op: str
@@ -48,7 +48,7 @@ EVALUATION = Place("evaluation", "lab::identity", "forward", None, "SITE evaluat
 
 
 def record(folder: Path, dtype: torch.dtype, plant: planted.Plant | None = None) -> Path:
-    """Record a training; in a thread of its own, so that every trace has the same stacks whichever test it is for."""
+    """Record a training run in its own thread, so that traces have the same stacks whichever test makes them."""
 
     def run() -> None:
         with determinism.record(folder):
@@ -91,14 +91,18 @@ def assert_found(comparison: Comparison, place: Place, step: int, dtype: str | N
 
 @pytest.mark.parametrize("step", [0, 1, LAST])
 @pytest.mark.parametrize("place", TRAINING, ids=lambda place: place.name)
-def test_place_and_step(place: Place, step: int, unplanted: dict[torch.dtype, Path], tmp_path: Path) -> None:
+def test_flipped_bit_is_found_at_each_place_and_step(
+    place: Place, step: int, unplanted: dict[torch.dtype, Path], tmp_path: Path
+) -> None:
     plant = planted.Plant(f"{place.name}@{step}", 0, 0)
     comparison = compare_planted(unplanted[torch.float32], tmp_path, torch.float32, plant)
     assert_found(comparison, place, step)
 
 
 @pytest.mark.parametrize(("place", "step"), [(INIT, 0), (EVALUATION, planted.STEPS)])
-def test_before_and_after_training(place: Place, step: int, unplanted: dict[torch.dtype, Path], tmp_path: Path) -> None:
+def test_flipped_bit_is_found_before_and_after_training(
+    place: Place, step: int, unplanted: dict[torch.dtype, Path], tmp_path: Path
+) -> None:
     plant = planted.Plant(f"{place.name}@{step}", 0, 0)
     comparison = compare_planted(unplanted[torch.float32], tmp_path, torch.float32, plant)
     assert_found(comparison, place, step)
@@ -111,7 +115,7 @@ SIGNS = {torch.float32: 31, torch.float64: 63, torch.bfloat16: 15}
 @pytest.mark.parametrize("element", [0, "middle", -1])
 @pytest.mark.parametrize("is_sign", [False, True], ids=["lowest bit", "sign"])
 @pytest.mark.parametrize("dtype", SIGNS, ids=str)
-def test_float_and_position(
+def test_flipped_bit_is_found_in_each_float_dtype_and_position(
     name: str, element: int | str, is_sign: bool, dtype: torch.dtype, unplanted: dict[torch.dtype, Path], tmp_path: Path
 ) -> None:
     at = 19 if element == "middle" else int(element)
@@ -122,7 +126,7 @@ def test_float_and_position(
 
 @pytest.mark.parametrize(("name", "dtype", "elements"), [("batch", "int64", (0, 3, -1)), ("mask", "bool", (0, 30, -1)),
                                                          ("buffer", "int64", (1, -1))])  # fmt: skip
-def test_other_dtype_and_position(
+def test_flipped_bit_is_found_in_integers_and_booleans(
     name: str, dtype: str, elements: tuple[int, ...], unplanted: dict[torch.dtype, Path], tmp_path: Path
 ) -> None:
     for element in elements:
@@ -131,13 +135,15 @@ def test_other_dtype_and_position(
         assert_found(comparison, PLACES[name], 1, dtype)
 
 
-def test_nothing_planted(unplanted: dict[torch.dtype, Path], tmp_path: Path) -> None:
+def test_unplanted_runs_are_the_same(unplanted: dict[torch.dtype, Path], tmp_path: Path) -> None:
     for dtype, first in unplanted.items():
         comparison = compare_planted(first, tmp_path / str(dtype), dtype, None)
         assert (comparison.verdict, comparison.dead_differences) == (Verdict.SAME, 0)
 
 
-def test_bit_that_nothing_reads(unplanted: dict[torch.dtype, Path], tmp_path: Path) -> None:
+def test_flipped_bit_that_nothing_reads_is_a_dead_difference(
+    unplanted: dict[torch.dtype, Path], tmp_path: Path
+) -> None:
     comparison = compare_planted(unplanted[torch.float32], tmp_path, torch.float32, planted.Plant("unread@1", 0, 0))
     assert (comparison.verdict, comparison.dead_differences) == (Verdict.SAME, 1)
 
@@ -150,7 +156,9 @@ def test_bit_that_nothing_reads(unplanted: dict[torch.dtype, Path], tmp_path: Pa
         pytest.param("optimizer", LAST, -1, 31, marks=pytest.mark.thorough("kinds")),
     ],
 )
-def test_in_processes_of_their_own(name: str, step: int, element: int, bit: int, tmp_path: Path) -> None:
+def test_flipped_bit_is_found_across_separate_processes(
+    name: str, step: int, element: int, bit: int, tmp_path: Path
+) -> None:
     place = PLACES[name]
     explains = name == "function"
     options = ("--explain",) if explains else ("--no-explain",)
@@ -160,6 +168,6 @@ def test_in_processes_of_their_own(name: str, step: int, element: int, bit: int,
     assert first["module"] == place.module
     assert site_of(report) == ("planted", line("planted", place.site))
     assert site_of(report, "forward_site") == (place.forward_site and ("planted", line("planted", place.forward_site)))
-    # On equal inputs the planted op gives one result within a run.
+    # Within a run the planted op returns one result for equal inputs.
     (output,) = first["outputs"]
     assert (first["inputs_equal"], output["distinct"]) == ((True, 1) if explains else (None, None))

@@ -1,4 +1,4 @@
-"""A bit that is flipped within an op of PyTorch itself is found and named, in every output and at every step."""
+"""A bit flipped inside a PyTorch op is found and located, in every output and at every step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LAST = ordinary.STEPS - 1
 
 
 class Place(NamedTuple):
-    """An op whose kernel is replaced by one that can flip a bit, and what a report has to name."""
+    """An op whose kernel is replaced by one that can flip a bit, and the location that a report must state."""
 
     op: str
     calls_per_step: int
@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
     @property
     def name(self) -> str:
-        """For the ids of tests."""
+        """Test id."""
         return f"{self.op.removeprefix('aten::')} {self.call} {self.output}"
 
     @property
@@ -67,7 +67,7 @@ PLACES = [
 
 @contextmanager
 def planted(place: Place, step: int | None) -> Iterator[None]:
-    """Put a kernel in front of the op's own that flips the lowest bit of the last element of an output at a step."""
+    """Wrap the op's kernel in one that flips the lowest bit of the last element of an output at a step."""
     calls = 0
     own = torch.library.get_kernel(place.op, "CPU")
 
@@ -92,7 +92,7 @@ def planted(place: Place, step: int | None) -> Iterator[None]:
 
 
 def record(folder: Path, place: Place, step: int | None) -> Path:
-    """Record a training; in a thread of its own, so that every trace has the same stacks."""
+    """Record a training run, in a separate thread so that all traces have the same stacks."""
 
     def run() -> None:
         with planted(place, step), determinism.record(folder):
@@ -104,7 +104,7 @@ def record(folder: Path, place: Place, step: int | None) -> Path:
 
 
 @pytest.mark.parametrize("place", in_turns(PLACES, 5, "kinds", lambda place: place.name))
-def test_stock_op(place: Place, tmp_path: Path) -> None:
+def test_a_bit_flipped_in_a_stock_op_is_located(place: Place, tmp_path: Path) -> None:
     unplanted = record(tmp_path / "unplanted", place, None)
     again = determinism.compare(unplanted, record(tmp_path / "again", place, None))
     assert (again.verdict, again.dead_differences) == (Verdict.SAME, 0)

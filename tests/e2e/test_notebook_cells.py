@@ -1,4 +1,4 @@
-"""Cells of notebooks are called by their numbers, and what they take from outside is noted and can be fixed as in a script."""
+"""Notebook cells are identified by their numbers, and their sources of nondeterminism are noted and can be fixed as in a script."""
 
 from __future__ import annotations
 

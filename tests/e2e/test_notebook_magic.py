@@ -1,4 +1,4 @@
-"""`%%determinism` runs a cell twice from the same state, shows what it found, and keeps the cell's effects once."""
+"""`%%determinism` runs a cell twice from the same state, reports the result, and keeps the cell's effects once."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def run_cells(folder: Path, cells: dict[str, str], *command: str) -> dict[str, R
     environment = {**os.environ, "IPYTHONDIR": str(folder / "ipython")}
     finished = subprocess.run(
         [*command, sys.executable, "driver.py"], cwd=folder, env=environment, input=json.dumps(cells),
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr
     return {name: Result(*values) for name, values in json.loads(finished.stdout.splitlines()[-1]).items()}
@@ -99,21 +99,21 @@ def test_effects_and_output_are_kept_once(results: dict[str, Result]) -> None:
     assert results["afterwards"].printed.strip() == f"1 tensor([1., 1.]) 1 False same 2.0 {expected}"
 
 
-def test_a_difference_names_cell_and_line(results: dict[str, Result]) -> None:
+def test_a_difference_is_reported_with_cell_and_line(results: dict[str, Result]) -> None:
     number = list(CELLS).index("different") + 1
     assert results["different"].success
     assert f"Different: a value from outside the framework differs at In[{number}]:3\n" in results["different"].printed
     assert "value = torch.tensor(int.from_bytes(os.urandom(6)) / 7)" in results["different"].printed
 
 
-def test_a_difference_fails_the_cell_if_asked_to(results: dict[str, Result]) -> None:
+def test_a_difference_fails_the_cell_with_option_fail(results: dict[str, Result]) -> None:
     assert not results["fail"].success
     assert "UsageError: %%determinism --fail: Different: " in results["fail"].printed
     assert results["three runs"].success
     assert "Same: 3 runs, " in results["three runs"].printed
 
 
-def test_state_that_cannot_be_put_back_is_refused_before_anything_runs(results: dict[str, Result]) -> None:
+def test_state_that_cannot_be_restored_is_rejected_before_anything_runs(results: dict[str, Result]) -> None:
     assert not results["position"].success
     assert results["position"].printed.startswith(
         "UsageError: batches is of type list_iterator, whose position cannot be copied"
@@ -131,13 +131,13 @@ def test_state_that_cannot_be_put_back_is_refused_before_anything_runs(results: 
         ("no code", "SyntaxError"),
     ],
 )
-def test_what_cannot_be_run_twice_is_not_run_at_all(results: dict[str, Result], cell: str, says: str) -> None:
+def test_a_cell_that_cannot_be_run_twice_is_not_run(results: dict[str, Result], cell: str, says: str) -> None:
     assert not results[cell].success
     assert says in results[cell].printed
     assert results["unchanged"].printed == "2\n"
 
 
-def test_an_error_is_shown_once_with_its_line_and_what_was_printed(results: dict[str, Result]) -> None:
+def test_an_error_is_shown_once_with_its_line_and_the_output(results: dict[str, Result]) -> None:
     printed = results["error"].printed
     assert not results["error"].success
     assert printed.startswith("printed before\n") and printed.count("printed before\n") == 1
@@ -159,7 +159,7 @@ def test_steps_and_level_are_passed_on(results: dict[str, Result]) -> None:
     assert "Same: 2 runs, 3 steps, " in results["level"].printed
 
 
-def test_it_can_be_unloaded(results: dict[str, Result]) -> None:
+def test_the_extension_can_be_unloaded(results: dict[str, Result]) -> None:
     assert results["unload"].success
     assert "`%%determinism` not found" in results["unloaded"].printed
 
@@ -175,7 +175,7 @@ open_figures.append(1)
 """
 
 
-def test_figures_of_the_run_that_counts_are_left(tmp_path: Path) -> None:
+def test_figures_of_only_one_run_are_kept(tmp_path: Path) -> None:
     cells = {
         "load": "%load_ext determinism",
         "figures": FIGURES,
@@ -187,7 +187,7 @@ def test_figures_of_the_run_that_counts_are_left(tmp_path: Path) -> None:
     assert found["left"].printed == "[1, 3]\n"
 
 
-def test_in_a_notebook_that_is_checked_as_a_whole_a_cell_runs_once(tmp_path: Path) -> None:
+def test_a_cell_runs_once_if_the_whole_notebook_is_recorded(tmp_path: Path) -> None:
     cells = {
         "load": "%load_ext determinism",
         "cell": "%%determinism\nimport torch\nprint('ran', torch.ones(2).sum().item())",

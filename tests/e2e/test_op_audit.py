@@ -1,4 +1,4 @@
-"""`determinism audit`: ops that really vary on this machine's CPU are found to."""
+"""`determinism audit` finds ops that really vary on this machine's CPU."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ SEVERAL = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="ops race 
 
 
 @SEVERAL
-def test_an_op_that_races_and_its_deterministic_mode(tmp_path: Path) -> None:
-    for number in range(10):  # a busy machine may let threads take turns for a while
+def test_an_op_that_races_varies_only_without_deterministic_mode(tmp_path: Path) -> None:
+    for number in range(10):  # on a busy machine threads may not run at the same time for a while
         out = tmp_path / f"out-{number}.json"
         options = ("--runs", "60", "--seconds", "20", "-o", out)
         ops = "torch.take,torch.Tensor.put_,torch.Tensor.scatter_add_"
@@ -35,7 +35,7 @@ def test_an_op_that_races_and_its_deterministic_mode(tmp_path: Path) -> None:
     assert {(one.op, one.deterministic_mode) for one in raised} == {("torch.Tensor.put_", True)}
     assert "no result contradicts the declared facts" in finished.text
 
-    # An op that is declared deterministic and varies is news.
+    # An op that is declared deterministic but varies is reported.
     document = json.loads(out.read_text(encoding="utf-8"))
     for measurement in document["measurements"]:
         if measurement["op"] == "torch.Tensor.scatter_add_":
@@ -52,11 +52,11 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     try:
-        # With the second message, what the first one announced has been measured.
+        # When the second message appears, the measurement announced by the first is complete.
         assert process.stderr is not None
         assert [process.stderr.readline()[:13] for _ in range(2)] == ["determinism: "] * 2
         os.killpg(process.pid, signal.SIGINT)
-        said, errors = process.communicate(timeout=60)
+        said, errors = process.communicate(timeout=600)
     finally:
         process.kill()
 
@@ -69,7 +69,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough("resume-and-batch")
-def test_the_samples_of_pytorch(tmp_path: Path) -> None:
+def test_ops_of_pytorchs_samples_are_measured(tmp_path: Path) -> None:
     finished = run(
         tmp_path, "audit", "--database", "--ops", "torch.nn.functional.max_unpool2d,torch.jiterator_unary", "--runs", "2",
         "-o", "out.json",
@@ -77,7 +77,7 @@ def test_the_samples_of_pytorch(tmp_path: Path) -> None:
 
     assert finished.status == 0, finished.text
     audit = read_audit(tmp_path / "out.json")
-    # One refuses only in deterministic mode; the other needs a GPU, with it and without.
+    # One raises only in deterministic mode; the other needs a GPU in either mode.
     assert {one.op for one in audit.refused} == {"torch.nn.functional.max_unpool2d"}
     assert {one.op for one in audit.measurements if one.raised} == {one.op for one in audit.measurements}
 
@@ -92,7 +92,7 @@ def test_the_samples_of_pytorch(tmp_path: Path) -> None:
         (("--diff", "missing.json"), "cannot be read"),
     ],
 )
-def test_what_cannot_be_measured_is_said(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
+def test_a_request_that_cannot_be_measured_is_refused(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
     finished = run(tmp_path, "audit", *arguments)
     assert finished.status == 2
     assert said in finished.text

@@ -1,4 +1,4 @@
-"""A setting that a program asks for and that cannot be made is in the report of `check`."""
+"""A setting that a program requests but that cannot be applied is in the report of `check`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.e2e.checking import check, check_command, command
 
 
-def test_what_needs_a_fresh_process(tmp_path: Path) -> None:
+def test_a_setting_that_needs_a_fresh_process_is_open(tmp_path: Path) -> None:
     report = check(tmp_path, "enabling")
 
     assert report["verdict"] == "same"
@@ -16,7 +16,7 @@ def test_what_needs_a_fresh_process(tmp_path: Path) -> None:
     assert why["PYTHONHASHSEED"].startswith("needs a fresh process")
 
 
-def test_nothing_is_open_where_it_was_set_in_time(tmp_path: Path) -> None:
+def test_no_setting_is_open_if_all_were_applied_in_time(tmp_path: Path) -> None:
     run = [sys.executable, "-m", "determinism", "run", "--seed", "1", "--"]
     report = check_command(tmp_path, [*run, *command("enabling")]).report
 

@@ -1,4 +1,4 @@
-"""A run of two machines, which each record their part of it, is compared as one."""
+"""A run on two machines, each of which records its part, is compared as one run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROGRAM = PROGRAMS / "ranks" / "machines.py"
 
 
 def recorded(folder: Path, name: str, *arguments: str) -> Path:
-    """Two commands at a time, each with the rank of its machine."""
+    """Run two commands concurrently, each with the rank of its machine."""
     started = []
     for rank in range(2):
         program = [sys.executable, str(PROGRAM), str(folder / f"{name}.meeting"), *arguments]
@@ -35,7 +35,7 @@ def compared(folder: Path, *runs: Path) -> tuple[Finished, dict[str, Any]]:
 
 
 @pytest.mark.thorough("programs")
-def test_the_rank_that_parted_is_told_from_the_one_on_another_machine_that_received_it(tmp_path: Path) -> None:
+def test_the_rank_that_diverged_is_distinguished_from_the_one_that_received_its_data(tmp_path: Path) -> None:
     first, same, other = recorded(tmp_path, "first"), recorded(tmp_path, "same"), recorded(tmp_path, "other", "seed")
 
     finished, report = compared(tmp_path, first, same)

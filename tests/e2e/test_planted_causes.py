@@ -1,4 +1,4 @@
-"""Ten programs of each class of cause that is hard to name: the cause, its line and a fix; their twins are the same."""
+"""Ten programs for each class of cause that is hard to name: the cause, its line and a fix are named; the deterministic twins are the same."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tests.e2e.planted_causes.planted import Planted
 from tests.thorough import is_turn
 
 TRIES = 6
-"""What varies only with some probability is checked again until it did."""
+"""A program that varies only with some probability is checked again until it does, at most this many times."""
 IN_TURNS = ("libraries/time and process in a stage", "arrivals/a running mean")
-"""Each takes ten runs and more, so that by default only one is checked of those that need what no other test does; the commit chooses."""
+"""Programs that take turns from commit to commit, since each takes ten or more runs; only these cover something that no other test does."""
 NEEDS_TENSORFLOW = "pipelines"
 
 needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: threads cannot race")
 
 
 def planted(*, of_tensorflow: bool, with_all: bool) -> list[Any]:
-    """The programs as parameters."""
+    """Return the programs as parameters."""
     part = "tensorflow" if of_tensorflow else "causes-twins" if not with_all else "causes-planted"
     parameters = []
     for kind, programs in CLASSES.items():
@@ -58,7 +58,7 @@ def test_the_twin_is_the_same(program: Planted, tmp_path: Path) -> None:
     assert report["causes"] == report["fixes"] == []
 
 
-def test_there_are_ten_of_each_class_whose_lines_and_twins_can_be_told() -> None:
+def test_each_class_has_ten_programs_with_identifiable_lines_and_twins() -> None:
     for kind, programs in CLASSES.items():
         assert len(programs) == len({program.name for program in programs}) == 10, kind
         for program in programs:

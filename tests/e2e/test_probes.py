@@ -1,4 +1,4 @@
-"""Sources are noted where they are used, differ where runs differ, and give the same in every run where they are fixed."""
+"""Sources are noted at the lines that use them, differ if runs differ, and give the same values in every run if they are fixed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ORDERS = {
     "argument": "def show(many):\n    print(list(many))\nshow(words)",
     "library": "import itertools; print(list(itertools.chain(words, [1])))",
 }
-"""Programs in which the order of a set shows."""
+"""Programs whose output shows the order of a set."""
 
 
 @pytest.mark.parametrize("name", ORDERS)
@@ -58,13 +58,13 @@ def test_order_of_a_set_differs_and_can_be_fixed(tmp_path: Path, name: str) -> N
      "{w.upper() for w in words} == set()", "copy.deepcopy(words) == words", "len([].append(words) or [])",
      "functools.partial(len, words)()", "dict(a=words)['a'] == words", "hash(frozenset(words))", "len([w for w in words])", "sorted({**dict.fromkeys('ab')})"],
 )  # fmt: skip
-def test_uses_that_do_not_mind_the_order_are_not_noted(tmp_path: Path, use: str) -> None:
+def test_uses_that_do_not_depend_on_the_order_are_not_noted(tmp_path: Path, use: str) -> None:
     stage = Stage(tmp_path, f"import copy, functools\n{WORDS}print({use})")
 
     assert [one for one in documents(stage.noted()) if one.get("source") == "set-order"] == []
 
 
-def test_objects_are_put_in_the_order_in_which_they_were_first_used(tmp_path: Path) -> None:
+def test_objects_are_put_in_the_order_of_their_first_use(tmp_path: Path) -> None:
     program = """
         class Layer:
             def __init__(self, name):
@@ -82,7 +82,7 @@ def test_objects_are_put_in_the_order_in_which_they_were_first_used(tmp_path: Pa
     assert source is None or source.elements == "objects"
 
 
-def test_clock_is_noted_and_goes_on_by_itself_when_fixed(tmp_path: Path) -> None:
+def test_clock_is_noted_and_keeps_advancing_when_fixed(tmp_path: Path) -> None:
     program = """
         import time
         from datetime import datetime
@@ -151,13 +151,13 @@ def test_first_uses_are_all_noted_and_later_ones_counted(tmp_path: Path) -> None
     assert [one["count"] for one in documents(notes) if "count" in one] == [1000]
 
 
-def test_killed_program_leaves_what_it_noted(tmp_path: Path) -> None:
+def test_program_that_exits_abruptly_leaves_its_notes(tmp_path: Path) -> None:
     program = "import os, time\ntime.time()\nos._exit(0)\n"
 
     assert [one["line"] for one in documents(Stage(tmp_path, program).noted()) if "digest" in one] == [2]
 
 
-def test_torn_lines_are_left_out(tmp_path: Path) -> None:
+def test_incomplete_lines_are_ignored(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "import time\ntime.time()\ntime.time()\n")
     first, second = stage.noted(), stage.noted()
     with (first / "main.jsonl").open("ab") as file:
@@ -168,7 +168,7 @@ def test_torn_lines_are_left_out(tmp_path: Path) -> None:
     assert [one.site.line for one in differing_sources(first, second)] == [2, 3]
 
 
-def test_processes_pair_and_forked_children_have_notes_of_their_own(tmp_path: Path) -> None:
+def test_each_child_process_has_its_own_notes(tmp_path: Path) -> None:
     program = """
         import multiprocessing, os, time
         def work():
@@ -194,7 +194,7 @@ def test_processes_pair_and_forked_children_have_notes_of_their_own(tmp_path: Pa
         assert noted == ([] if path.stem == "main" else [4])
 
 
-def test_uses_only_one_run_came_to_are_left_out(tmp_path: Path) -> None:
+def test_uses_that_only_one_run_reached_are_left_out(tmp_path: Path) -> None:
     program = "import os, time\nif os.environ['WHICH'] == '1':\n    time.time()\ntime.time()\n"
     stage = Stage(tmp_path, program)
 

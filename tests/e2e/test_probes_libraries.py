@@ -1,4 +1,4 @@
-"""A library that makes or seeds a generator is noted there, with the line of the program that led to it and the parameter for a seed."""
+"""A generator made or seeded by a library is noted there, with the program line that led to it and the seed parameter."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ IMPORTED = "from drawing import *\n"
 
 
 class Case(NamedTuple):
-    """A program, the line that is named, and what that becomes with a seed."""
+    """A program, the line that is reported, and that line with a seed added."""
 
     program: str
     line: str
@@ -130,7 +130,7 @@ CASES = {
 
 
 def staged(folder: Path, program: str) -> tuple[Stage, str]:
-    """The program beside an installed library, and the path of that."""
+    """Return the program on its stage, and the path of an installed library that it uses."""
     library = folder / "site-packages" / "drawing"
     library.mkdir(parents=True)
     (library / "__init__.py").write_text(textwrap.dedent(LIBRARY), encoding="utf-8")
@@ -142,7 +142,7 @@ def runs(stage: Stage, request: ProbeRequest, path: str) -> list[Ended]:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_line_and_seed(case: Case, tmp_path: Path) -> None:
+def test_line_and_seed_are_found(case: Case, tmp_path: Path) -> None:
     stage, path = staged(tmp_path, case.program)
     (source,) = stage.differing(PYTHONPATH=path)
 
@@ -169,7 +169,7 @@ def test_every_line_that_led_there_gets_a_seed(tmp_path: Path) -> None:
     assert change.code == "a = Sampler(random_state=0)\nb = Sampler(random_state=0)"
 
 
-def test_a_library_with_seeds_is_no_source(tmp_path: Path) -> None:
+def test_a_seeded_library_is_not_a_source(tmp_path: Path) -> None:
     stage, path = staged(
         tmp_path, "s = Sampler(random_state=3)\nprint(s.draw(), *Pipeline('abc').shuffle(2, seed=1))\n"
     )
@@ -186,7 +186,7 @@ def test_a_library_sees_the_frame_that_calls_it(tmp_path: Path) -> None:
     assert ended == stage.plain(PYTHONPATH=path) == Ended(0, "own\n", "")
 
 
-def test_what_a_library_made_is_not_kept_alive(tmp_path: Path) -> None:
+def test_an_object_made_by_a_library_is_not_kept_alive(tmp_path: Path) -> None:
     program = "import weakref\ns = Sampler()\ngone = weakref.ref(s)\ndel s\nprint(gone())\n"
     stage, path = staged(tmp_path, program)
     (tmp_path / "notes").mkdir()
@@ -194,11 +194,11 @@ def test_what_a_library_made_is_not_kept_alive(tmp_path: Path) -> None:
     assert stage.probed(request=ProbeRequest(notes=tmp_path / "notes"), PYTHONPATH=path).stdout == "None\n"
 
 
-def test_a_library_that_another_line_seeds_differently_is_named_by_that_line(tmp_path: Path) -> None:
+def test_only_the_line_that_passes_a_varying_seed_is_reported(tmp_path: Path) -> None:
     program = "import os\na, b = [Sampler(random_state=n) for n in (1, 2)]\nc = Sampler(random_state=os.getpid())\nprint(a.draw(), b.draw(), c.draw())\n"
     stage, path = staged(tmp_path, program)
     sources: list[Source] = [one for one in stage.differing(PYTHONPATH=path) if one.is_in_library]
 
     assert [led.site.frame.code for one in sources for led in one.led_by] == ["c = Sampler(random_state=os.getpid())"]
-    # It was given something: what varies there is the program's own.
+    # The program passes a seed itself, and that value varies.
     assert code_fix(sources[0]) is None

@@ -1,4 +1,4 @@
-"""A program does under probes what it does without: output, errors, exit status, what it can ask about itself, its files."""
+"""A program behaves the same with and without probes: output, errors, exit status, introspection, files."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ HELPER = """
 
 
 def same(stage: Stage, *command: str, **environment: str) -> Ended:
-    """What a command gives, with probes as without."""
+    """Return how a command ends; assert that it ends in the same way with probes and without."""
     environment = {"PYTHONHASHSEED": "0", **environment}
     plain = stage.plain(*command, **environment)
     notes = stage.folder.parent / "notes"
@@ -114,7 +114,7 @@ def same(stage: Stage, *command: str, **environment: str) -> Ended:
     return plain
 
 
-def test_what_a_program_can_ask_about_itself_is_as_without_probes(tmp_path: Path) -> None:
+def test_introspection_gives_the_same_with_probes(tmp_path: Path) -> None:
     ended = same(Stage(tmp_path, ABOUT_ITSELF, helper=HELPER))
 
     assert ended.status == 1
@@ -123,7 +123,7 @@ def test_what_a_program_can_ask_about_itself_is_as_without_probes(tmp_path: Path
 
 
 @pytest.mark.parametrize("script", ["main.py", "./main.py", "../program/main.py", "link.py"])
-def test_script_is_found_as_it_was_named(tmp_path: Path, script: str) -> None:
+def test_path_of_the_script_stays_as_it_was_given(tmp_path: Path, script: str) -> None:
     stage = Stage(tmp_path, "import sys\nprint(__file__, sys.argv, sys.path[0], sys.path[1:3])\n")
     (tmp_path / "elsewhere").mkdir()
     (stage.folder / "link.py").symlink_to(tmp_path / "elsewhere" / "real.py")
@@ -152,7 +152,7 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize("code", ENDINGS)
-def test_program_ends_as_without_probes(tmp_path: Path, code: str) -> None:
+def test_program_ends_in_the_same_way_with_probes(tmp_path: Path, code: str) -> None:
     text = "import sys\n" + code.replace("\\n", "\n") + "\n"
 
     assert same(Stage(tmp_path, text, helper=HELPER, broken="def f(:\n")).status == ENDINGS[code]
@@ -188,7 +188,7 @@ def test_modules_loaded_from_files_are_probed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_processes_of_multiprocessing_work(tmp_path: Path, method: str) -> None:
+def test_multiprocessing_works_with_probes(tmp_path: Path, method: str) -> None:
     program = f"""
         import multiprocessing
         class Job:
@@ -221,7 +221,7 @@ def test_caches_are_neither_written_nor_read(tmp_path: Path) -> None:
     assert (cache.read_bytes(), cache.stat().st_mtime_ns) == before
 
 
-def test_standard_library_and_installed_packages_are_left_as_they_are(tmp_path: Path) -> None:
+def test_standard_library_and_installed_packages_are_not_probed(tmp_path: Path) -> None:
     folder = tmp_path / "site-packages"
     folder.mkdir()
     (folder / "library.py").write_text("def words():\n    return list({'a', 'b'})\n")
@@ -246,7 +246,7 @@ def test_package_of_a_console_script_is_probed(tmp_path: Path) -> None:
     assert [one["line"] for one in documents(stage.noted(str(script), PYTHONPATH=path)) if "digest" in one] == [2]
 
 
-def test_framework_whose_launcher_was_started_is_not_probed(tmp_path: Path) -> None:
+def test_framework_that_launches_the_program_is_not_probed(tmp_path: Path) -> None:
     framework = tmp_path / "installed" / "site-packages" / "torch"
     framework.mkdir(parents=True)
     (framework / "__init__.py").write_text("import os\nos.getpid()\n")
@@ -258,7 +258,7 @@ def test_framework_whose_launcher_was_started_is_not_probed(tmp_path: Path) -> N
     assert [(os.path.basename(one["file"]), one["line"]) for one in noted if "digest" in one] == [("main.py", 4)]
 
 
-def test_code_that_is_not_loaded_from_source_is_said_to_be_unprobed(tmp_path: Path) -> None:
+def test_code_not_loaded_from_source_is_reported_as_unprobed(tmp_path: Path) -> None:
     import py_compile
 
     from determinism.diagnose.sources import unprobed_modules
@@ -301,7 +301,7 @@ COMPILED = """
 
 @pytest.mark.thorough("probes")
 @pytest.mark.filterwarnings("ignore")
-def test_compiled_functions_have_the_graphs_that_they_have_without(tmp_path: Path) -> None:
+def test_probes_do_not_change_the_graphs_of_compiled_functions(tmp_path: Path) -> None:
     ended = same(Stage(tmp_path, COMPILED), PYTHONWARNINGS="ignore")
 
     assert ended.status == 0, ended.stderr
@@ -311,7 +311,7 @@ def test_compiled_functions_have_the_graphs_that_they_have_without(tmp_path: Pat
 @pytest.mark.parametrize(
     "program", ["classifier.py", pytest.param("gpt.py", marks=pytest.mark.thorough("probes")), "hash_order.py"]
 )
-def test_training_has_the_same_bits(tmp_path: Path, program: str) -> None:
+def test_training_has_the_same_bits_with_probes(tmp_path: Path, program: str) -> None:
     stage = Stage(tmp_path, (PROGRAMS / program).read_text())
     enabled = RunSpec(enabling=EnablingRequest(seed=1)).added_to({"PYTHONHASHSEED": "0"})
     plain = stage.plain(**with_bootstrap({**os.environ, **enabled}))
@@ -322,7 +322,7 @@ def test_training_has_the_same_bits(tmp_path: Path, program: str) -> None:
     assert probed.stdout == plain.stdout
 
 
-def test_tests_that_pytest_rewrites_are_said_to_be_unprobed(tmp_path: Path) -> None:
+def test_tests_rewritten_by_pytest_are_reported_as_unprobed(tmp_path: Path) -> None:
     from determinism.diagnose.sources import unprobed_modules
 
     stage = Stage(

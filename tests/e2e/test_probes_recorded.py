@@ -1,4 +1,4 @@
-"""A program that is recorded and probed at once leaves the trace that it leaves without probes."""
+"""A program that is recorded and probed at the same time leaves the same trace as without probes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if __name__ == "__main__":
 
 
 def recorded(folder: Path, name: str, **environment: str) -> Path:
-    """The trace of one run."""
+    """Record one run and return its trace."""
     trace = folder / name
     finished = run(
         folder,
@@ -60,14 +60,14 @@ def recorded(folder: Path, name: str, **environment: str) -> Path:
 
 
 def notes_of(folder: Path, name: str, **environment: str) -> Path:
-    """The notes of one recorded run."""
+    """Record one run and return its notes."""
     notes = folder / f"notes-{name}"
     notes.mkdir()
     recorded(folder, name, **RunSpec(probes=ProbeRequest(notes=notes)).added_to(environment))
     return notes
 
 
-def test_trace_is_the_same_with_probes(tmp_path: Path) -> None:
+def test_the_trace_is_the_same_with_probes(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     plain = recorded(tmp_path, "plain")
     notes = notes_of(tmp_path, "probed")
@@ -80,7 +80,7 @@ def test_trace_is_the_same_with_probes(tmp_path: Path) -> None:
     assert counts["seed-value"] == 0 < counts["set-order"] < counts["listing"]
 
 
-def test_difference_follows_the_source_that_differs(tmp_path: Path) -> None:
+def test_the_first_difference_is_at_the_differing_source(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     one, other = (notes_of(tmp_path, seed, PYTHONHASHSEED=seed) for seed in "12")
     found = next(source for source in differing_sources(one, other) if not source.is_in_library)

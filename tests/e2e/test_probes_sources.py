@@ -1,4 +1,4 @@
-"""Each source is noted at its line, differs between two runs, and gives the same result in every run where it is fixed."""
+"""Each source is noted at its line, differs between two runs, and gives the same result in every run once it is fixed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.e2e.probing import Stage, documents
 
 
 class Program(NamedTuple):
-    """A program with one source; the line that uses it ends with a mark."""
+    """A program with one source; the line that uses it ends with a marker comment."""
 
     source: str
     text: str
 
     @property
     def line(self) -> int:
-        """The line with the mark."""
+        """The line with the marker."""
         return next(number for number, line in enumerate(self.text.splitlines(), start=1) if line.endswith("# here"))
 
 
@@ -175,7 +175,7 @@ PROGRAMS = {
         "print(np.empty(100).tobytes().hex())  # here",
     ),
 }
-"""Programs that differ in every run."""
+"""Programs whose output differs in every run."""
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ PROGRAMS = {
 def test_source_differs_and_can_be_fixed(tmp_path: Path, name: str) -> None:
     program = PROGRAMS[name]
     stage = Stage(tmp_path, program.text)
-    for _ in range(5):  # what the machine decides may by chance come out alike in two runs
+    for _ in range(5):  # a value that the machine decides may happen to be equal in two runs
         found = [one for one in stage.differing() if one.source == program.source]
         if found:
             break
@@ -203,7 +203,7 @@ def test_source_differs_and_can_be_fixed(tmp_path: Path, name: str) -> None:
     assert stage.probed(request=request).status == 0
 
 
-def test_a_clock_that_is_shifted_at_one_line_stands_still_at_the_others(tmp_path: Path) -> None:
+def test_a_clock_shifted_at_one_line_stands_still_at_another(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "import time\nprint(time.time())\nprint(time.monotonic())\n")
     places = [FixedSource(stage.main, 2, "clock"), FixedSource(stage.main, 3, "shifted clock")]
     first, second = (stage.probed(request=ProbeRequest(fixed=tuple(places))).stdout.split() for _ in range(2))
@@ -212,7 +212,7 @@ def test_a_clock_that_is_shifted_at_one_line_stands_still_at_the_others(tmp_path
 
 
 @pytest.mark.parametrize(("seed", "apart"), [("time.time_ns() + number", 3), ("base", 1)])
-def test_processes_that_seed_themselves_are_counted_where_each_has_a_seed_of_its_own(
+def test_processes_that_seed_themselves_are_counted_if_each_has_its_own_seed(
     tmp_path: Path, seed: str, apart: int
 ) -> None:
     program = f"""
@@ -313,7 +313,7 @@ def slow(n):
 
 
 @pytest.mark.parametrize("name", COMPLETIONS)
-def test_order_of_completion_is_noted_and_can_be_the_order_of_submission(tmp_path: Path, name: str) -> None:
+def test_order_of_completion_is_noted_and_can_be_fixed_to_the_order_of_submission(tmp_path: Path, name: str) -> None:
     import textwrap
 
     from determinism.diagnose.sources import differing_sources
@@ -357,7 +357,7 @@ def test_queue_of_several_producers_is_noted(tmp_path: Path, make: str, put: str
     assert [(one.source, one.site.line, one.differs) for one in found] == [("queue-order", 12, True)]
 
 
-def test_a_double_ended_queue_of_a_program_without_threads_is_no_source(tmp_path: Path) -> None:
+def test_a_deque_in_a_program_without_threads_is_not_a_source(tmp_path: Path) -> None:
     program = """
         import collections, os
         waiting = collections.deque([os.environ.get("WAY"), 2])
@@ -370,7 +370,7 @@ def test_a_double_ended_queue_of_a_program_without_threads_is_no_source(tmp_path
     assert [one for one in found if one.source == "queue-order"] == []
 
 
-def test_values_that_cannot_be_told_are_said_to_be_so(tmp_path: Path) -> None:
+def test_values_that_cannot_be_compared_are_noted_as_unknown(tmp_path: Path) -> None:
     program = """
         import queue
         class Result: pass
@@ -391,11 +391,11 @@ TIMERS = {
     "interval": "signal.signal(signal.SIGALRM, ring)\nsignal.setitimer(signal.ITIMER_REAL, 0.2)  # here",
     "thread": "timer = threading.Timer(0.2, ring)  # here\ntimer.start()",
 }
-"""What rings while a program counts."""
+"""Timers that go off while a program counts."""
 
 
 @pytest.mark.parametrize("name", TIMERS)
-def test_what_goes_off_later_goes_off_at_once_when_fixed(tmp_path: Path, name: str) -> None:
+def test_a_timer_goes_off_at_once_when_fixed(tmp_path: Path, name: str) -> None:
     program = (
         "import signal, threading\nrung = []\ndef ring(*_): rung.append(1)\n"
         f"{TIMERS[name]}\ncount = 0\nwhile not rung: count += 1\nprint(count)\nsignal.alarm(0)\n"
@@ -404,11 +404,13 @@ def test_what_goes_off_later_goes_off_at_once_when_fixed(tmp_path: Path, name: s
     [found] = stage.differing()
 
     assert (found.source, found.site.line, found.differs) == ("timer", Program("", program).line, False)
-    assert any(stage.plain().stdout != "0\n" for _ in range(5))  # a busy machine may come to count too late
+    assert any(
+        stage.plain().stdout != "0\n" for _ in range(5)
+    )  # on a busy machine, the timer may go off before the counting starts
     assert stage.fixed(found).stdout == "0\n"
 
 
-def test_what_watches_over_a_program_and_never_goes_off_is_not_noted(tmp_path: Path) -> None:
+def test_a_timeout_that_never_goes_off_is_not_noted(tmp_path: Path) -> None:
     program = """
         import signal, threading
         signal.signal(signal.SIGALRM, print)
@@ -423,7 +425,7 @@ def test_what_watches_over_a_program_and_never_goes_off_is_not_noted(tmp_path: P
     assert [one for one in documents(Stage(tmp_path, program).noted()) if "digest" in one] == []
 
 
-def test_an_alarm_that_nobody_handles_still_ends_the_program(tmp_path: Path) -> None:
+def test_an_unhandled_alarm_still_ends_the_program(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "import signal, time\nsignal.setitimer(signal.ITIMER_REAL, 0.2)\ntime.sleep(9)\n")
 
     assert stage.probed(request=ProbeRequest(fixed_sources=("timer",))).status == -14
@@ -449,9 +451,9 @@ TRAINING = {
 
 
 @pytest.mark.parametrize("source", only_named(["loader-order"], TRAINING, "probes"))
-def test_choice_is_noted_and_taken_back_when_fixed(tmp_path: Path, source: str) -> None:
+def test_choice_is_noted_and_reverted_when_fixed(tmp_path: Path, source: str) -> None:
     stage = Stage(tmp_path, TRAINING[source])
-    # The first checkpoint imports SymPy, which makes generators without a seed meanwhile.
+    # The first checkpoint imports SymPy, which creates unseeded generators.
     [found] = [one for one in stage.differing() if not one.is_in_library]
 
     assert (found.source, found.differs) == (source, None)
@@ -460,7 +462,7 @@ def test_choice_is_noted_and_taken_back_when_fixed(tmp_path: Path, source: str) 
     assert stage.fixed(found).stdout == "True\n"
 
 
-def test_equal_values_are_no_candidates(tmp_path: Path) -> None:
+def test_equal_values_are_not_candidates(tmp_path: Path) -> None:
     program = """
         import random, numpy as np, os
         random.seed(1)
@@ -491,7 +493,7 @@ ALIKE = {
     "rows that are sorted": f"{TABLE}print(sorted(con.execute('SELECT n FROM t ORDER BY RANDOM()').fetchall()))",
     "other query": f"{TABLE}import os\nprint(con.execute('SELECT ?', (os.getpid(),)).fetchone())",
 }
-"""What programs and databases answer in the same way to the same question, or nobody gets."""
+"""Answers of programs and databases that are equal for the same question, or that the program never reads."""
 
 
 @pytest.mark.parametrize("name", ALIKE)
@@ -500,7 +502,7 @@ def test_an_answer_differs_only_if_the_question_is_the_same(tmp_path: Path, name
     assert [one for one in found if one.source in ("program-output", "query-result")] == []
 
 
-def test_a_table_of_pandas_is_compared_by_its_rows(tmp_path: Path) -> None:
+def test_a_pandas_table_is_compared_by_its_rows(tmp_path: Path) -> None:
     pandas = """
         class Table:
             def __init__(self, values):
@@ -518,7 +520,7 @@ def test_a_table_of_pandas_is_compared_by_its_rows(tmp_path: Path) -> None:
     assert stage.fixed(found).stdout == stage.fixed(found).stdout != stage.plain().stdout
 
 
-def test_nothing_of_an_answer_is_stored(tmp_path: Path) -> None:
+def test_no_part_of_an_answer_is_stored(tmp_path: Path) -> None:
     text = f"{TABLE}import os, subprocess\nprint(con.execute('SELECT s, n FROM t LIMIT 3').fetchall())\n"
     text += "print(os.popen('echo secret').read(), subprocess.check_output(['echo', 'secret', 'ab']))"
     notes = [one for one in documents(Stage(tmp_path, text).noted()) if one.get("digest")]
@@ -527,7 +529,7 @@ def test_nothing_of_an_answer_is_stored(tmp_path: Path) -> None:
     assert not any("secret" in str(value) for one in notes for name, value in one.items() if name != "code")
 
 
-def test_programs_and_databases_answer_as_without_probes(tmp_path: Path) -> None:
+def test_programs_and_databases_answer_the_same_with_probes(tmp_path: Path) -> None:
     text = (
         TABLE
         + """
@@ -560,7 +562,7 @@ except sqlite3.Error as error:
     assert stage.probed(request=ProbeRequest(notes=tmp_path / "notes")) == plain
 
 
-def test_every_function_of_python_that_is_a_source_exists() -> None:
+def test_every_standard_function_listed_as_a_source_exists() -> None:
     import importlib
     import sys
 

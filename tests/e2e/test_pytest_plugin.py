@@ -1,4 +1,4 @@
-"""The pytest plugin: marked tests are run again from the same state, and fail where their tensors differ; all others are left alone."""
+"""The pytest plugin reruns marked tests from the same state and fails them if their tensors differ; it leaves all other tests alone."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ CONFIGURATION = (
 
 @dataclass
 class Session:
-    """What a session of pytest came to."""
+    """The outcome of a pytest session."""
 
     status: int
     output: str
     cases: dict[str, Xml.Element]
 
     def outcome(self, test: str) -> str:
-        """`passed`, `failure`, `error` or `skipped`."""
+        """Return `passed`, `failure`, `error` or `skipped`."""
         found = [child.tag for child in self.cases[test] if child.tag in ("failure", "error", "skipped")]
         return " ".join(found) or "passed"
 
@@ -44,17 +44,17 @@ class Session:
         return self.properties(test).get("verdict")
 
     def text(self, test: str) -> str:
-        """What the report of a test shows."""
+        """The text of a test's report."""
         return "\n".join(entry.text or "" for entry in self.cases[test] if entry.tag in ("failure", "error"))
 
 
 def session(folder: Path, *options: str, **environment: str) -> Session:
     """Run the tests in a folder."""
     command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={folder / 'junit.xml'}", *options]
-    # The session that this test belongs to has variables of its own.
+    # Variables of the pytest session that runs this test.
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     finished = subprocess.run(
-        command, cwd=folder, env={**inherited, **environment}, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=folder, env={**inherited, **environment}, capture_output=True, text=True, timeout=600, check=False
     )
     return Session(finished.returncode, finished.stdout + finished.stderr, cases_of(folder))
 
@@ -62,14 +62,14 @@ def session(folder: Path, *options: str, **environment: str) -> Session:
 def shared_session(
     made_once: MadeOnce, name: str, files: Mapping[str, str], *options: str, **environment: str
 ) -> Session:
-    """Run the tests of a project once for all tests of this file.
+    """Run the tests of a project once, and share the session among all tests of this file.
 
     Args:
         made_once: The fixture.
-        name: Another one for each project.
-        files: The texts of its modules by name.
-        *options: Of pytest.
-        **environment: Variables besides the current ones.
+        name: The name of the project, which must be unique.
+        files: The source of each module, by name.
+        *options: Options for pytest.
+        **environment: Additional environment variables.
     """
 
     def fill(folder: Path) -> None:
@@ -82,7 +82,7 @@ def shared_session(
 
 
 def cases_of(folder: Path) -> dict[str, Xml.Element]:
-    """What JUnit XML says of each test of the session in a folder."""
+    """The JUnit XML element of each test of the session in a folder, by name."""
     try:
         return {str(case.get("name")): case for case in Xml.parse(folder / "junit.xml").iter("testcase")}
     except FileNotFoundError:
@@ -90,7 +90,7 @@ def cases_of(folder: Path) -> dict[str, Xml.Element]:
 
 
 def project(folder: Path, **files: str) -> Path:
-    """Write a project of that many files."""
+    """Write a project with the given modules."""
     (folder / "pyproject.toml").write_text(CONFIGURATION)
     for name, text in files.items():
         (folder / f"{name}.py").write_text(textwrap.dedent(text))
@@ -211,7 +211,7 @@ BODIES = """
     params=[pytest.param("", id="default"), pytest.param("python", marks=pytest.mark.thorough("launching"))]
 )
 def bodies(request: pytest.FixtureRequest, made_once: MadeOnce) -> Session:
-    # The native recorder, wherever it can be built.
+    # By default the native recorder, if it can be built.
     files = {"test_bodies": BODIES}
     return shared_session(made_once, f"bodies-{request.param}", files, DETERMINISM_RECORDER=request.param)
 
@@ -236,7 +236,7 @@ def test_clean_tests_pass(bodies: Session, test: str) -> None:
     assert (bodies.outcome(test), bodies.verdict(test)) == ("passed", "same")
 
 
-def test_a_missing_seed_fails_with_its_line_and_what_to_do(bodies: Session) -> None:
+def test_a_missing_seed_fails_with_its_line_and_a_remedy(bodies: Session) -> None:
     text = bodies.text("test_unseeded")
     assert text.startswith(f"Different: random numbers differ at test_bodies.py:{line_of('SITE')}\n")
     assert "aten::rand" in text
@@ -247,7 +247,7 @@ def test_a_missing_seed_fails_with_its_line_and_what_to_do(bodies: Session) -> N
     assert found["line"].endswith(f"test_bodies.py:{line_of('SITE')}")
 
 
-def test_a_generator_without_seed_is_named_as_the_likely_cause(bodies: Session) -> None:
+def test_a_generator_without_a_seed_is_named_as_the_likely_cause(bodies: Session) -> None:
     text = bodies.text("test_generator_without_seed")
     assert text.startswith("Different: a generator is created without a seed (likely)")
 
@@ -257,7 +257,7 @@ def test_the_order_of_a_set_fails_with_the_line_in_the_loop(bodies: Session) -> 
     assert bodies.properties("test_set_order")["line"].endswith(f"test_bodies.py:{line_of('SITE-SET')}")
 
 
-def test_what_only_the_first_run_does_is_a_difference_with_a_way_out(bodies: Session) -> None:
+def test_work_done_only_in_the_first_run_is_a_difference_and_warmup_is_suggested(bodies: Session) -> None:
     assert bodies.properties("test_done_once")["kind"] == "structure"
     assert "@pytest.mark.deterministic(warmup=1)" in bodies.text("test_done_once")
 
@@ -272,13 +272,13 @@ def test_what_only_the_first_run_does_is_a_difference_with_a_way_out(bodies: Ses
         ("test_level_without_steps", "no step ended"),
     ],
 )
-def test_what_cannot_be_checked_fails_and_says_why(bodies: Session, test: str, says: str) -> None:
+def test_a_test_that_cannot_be_checked_fails_and_says_why(bodies: Session, test: str, says: str) -> None:
     assert (bodies.outcome(test), bodies.verdict(test)) == ("failure", "inconclusive")
     assert bodies.text(test).startswith("Inconclusive: ")
     assert says in bodies.text(test)
 
 
-def test_as_many_steps_are_compared_as_asked_for(bodies: Session) -> None:
+def test_the_requested_number_of_steps_is_compared(bodies: Session) -> None:
     assert bodies.verdict("test_steps_before_the_difference") == "same"
     assert bodies.verdict("test_steps_with_the_difference") == "different"
 
@@ -450,13 +450,13 @@ CLEAN = [
 @pytest.fixture(params=["one process", pytest.param("xdist", marks=pytest.mark.thorough("launching"))])
 def fixtures(request: pytest.FixtureRequest, made_once: MadeOnce) -> Session:
     files = {"conftest": CONFTEST, "test_fixtures": FIXTURES}
-    # `loadfile`: some of these tests look at what others left.
+    # `loadfile`: some of these tests depend on the effects of earlier ones.
     options = ["-n", "2", "--dist", "loadfile"] if request.param == "xdist" else []
     return shared_session(made_once, f"fixtures-{len(options)}", files, *options)
 
 
 @pytest.mark.parametrize("test", CLEAN)
-def test_state_is_put_back(fixtures: Session, test: str) -> None:
+def test_state_is_restored_between_runs(fixtures: Session, test: str) -> None:
     assert (fixtures.outcome(test), fixtures.verdict(test)) == ("passed", "same"), fixtures.text(test)
 
 
@@ -465,7 +465,7 @@ def test_a_unittest_class_is_checked(fixtures: Session) -> None:
 
 
 @pytest.mark.parametrize(("test", "fixture"), [("test_connection", "database"), ("test_generator", "batches")])
-def test_state_that_cannot_be_put_back_fails(fixtures: Session, test: str, fixture: str) -> None:
+def test_state_that_cannot_be_restored_fails_the_test(fixtures: Session, test: str, fixture: str) -> None:
     assert (fixtures.outcome(test), fixtures.verdict(test)) == ("failure", "inconclusive")
     text = fixtures.text(test)
     assert text.startswith(f"Inconclusive: {fixture} is of type ")
@@ -474,13 +474,13 @@ def test_state_that_cannot_be_put_back_fails(fixtures: Session, test: str, fixtu
     assert f"determinism check -- python -m pytest test_fixtures.py::{test}" in text
 
 
-def test_a_failing_test_fails_as_always(fixtures: Session) -> None:
+def test_a_failing_test_fails_as_usual(fixtures: Session) -> None:
     assert fixtures.outcome("test_fails_by_itself") == "failure"
     assert fixtures.verdict("test_fails_by_itself") is None
     assert fixtures.output.count("printed in one run\n") == 1
 
 
-def test_failing_in_a_later_run_only_is_a_difference(fixtures: Session) -> None:
+def test_a_failure_in_only_a_later_run_is_a_difference(fixtures: Session) -> None:
     assert fixtures.verdict("test_fails_in_the_second_run") == "different"
     assert "assert not marker.exists()" in fixtures.text("test_fails_in_the_second_run")
     assert "Different: run 2 of 2 failed, and run 1 passed, from the same state." in fixtures.text(
@@ -488,19 +488,19 @@ def test_failing_in_a_later_run_only_is_a_difference(fixtures: Session) -> None:
     )
 
 
-def test_fixtures_that_fail_are_errors_once(fixtures: Session) -> None:
+def test_a_failing_fixture_is_one_error(fixtures: Session) -> None:
     assert fixtures.outcome("test_broken_fixture") == "error"
     assert fixtures.outcome("test_broken_teardown") == "error"
     assert fixtures.output.count("ERROR at teardown of") == 1
 
 
-def test_skips_and_expected_failures_are_what_they_always_are(fixtures: Session) -> None:
+def test_skips_and_expected_failures_work_as_usual(fixtures: Session) -> None:
     assert fixtures.outcome("test_skipped") == "skipped"
     assert fixtures.outcome("test_expected_to_differ") == "skipped"
     assert fixtures.verdict("test_expected_to_differ") == "different"
 
 
-def test_wider_fixtures_live_as_long_as_always(fixtures: Session) -> None:
+def test_fixtures_of_wider_scope_cause_no_internal_error(fixtures: Session) -> None:
     assert "INTERNALERROR" not in fixtures.output
     assert fixtures.status == 1
 
@@ -526,7 +526,7 @@ GENERATORS = """
 """
 
 
-def test_the_next_test_draws_what_it_would_have_drawn_after_one_run(tmp_path: Path) -> None:
+def test_the_next_test_draws_the_same_numbers_as_after_one_run(tmp_path: Path) -> None:
     found = session(project(tmp_path, test_generators=GENERATORS))
     assert found.outcome("test_after") == "passed", found.output
     assert [found.verdict(f"test_unseeded[{number}]") for number in range(3)] == ["different"] * 3
@@ -580,7 +580,7 @@ def test_the_option_checks_every_test_on_two_workers(tmp_path: Path) -> None:
     assert found.outcome("test_with_fixture") == "passed"
 
 
-def test_without_marker_and_option_tests_are_run_once_and_the_fixture_works(tmp_path: Path) -> None:
+def test_without_marker_or_option_tests_run_once_and_the_fixture_works(tmp_path: Path) -> None:
     found = session(project(tmp_path, test_unmarked=UNMARKED))
 
     assert (found.outcome("test_unseeded"), found.properties("test_unseeded")) == ("passed", {})
@@ -606,7 +606,7 @@ GOLDEN = """
 """
 
 
-def test_a_golden_is_written_when_asked_for_and_compared_with_afterwards(tmp_path: Path) -> None:
+def test_a_golden_is_written_on_request_and_compared_afterwards(tmp_path: Path) -> None:
     golden = tmp_path / "goldens" / "changed.golden"
     project(tmp_path, test_golden=GOLDEN.replace("RATE", "0.1"))
 
@@ -626,7 +626,7 @@ def test_a_golden_is_written_when_asked_for_and_compared_with_afterwards(tmp_pat
     assert golden.read_text() == written
 
 
-def test_within_a_check_of_the_session_each_test_is_run_once(tmp_path: Path) -> None:
+def test_when_the_whole_session_is_checked_each_test_runs_once(tmp_path: Path) -> None:
     text = """
         import pytest, torch
 
@@ -636,14 +636,14 @@ def test_within_a_check_of_the_session_each_test_is_run_once(tmp_path: Path) -> 
     """
     project(tmp_path, test_recorded=text)
     command = ["-m", "determinism", "check", "--", sys.executable, "-m", "pytest", "-q", "-s"]
-    finished = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    finished = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=600)
 
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert finished.stdout.count("ran 2.0") == 1
     assert "not checked: 1, tests that were run once, since this whole session is recorded already" in finished.stdout
 
 
-def test_an_interrupt_ends_the_session_and_leaves_no_folder(tmp_path: Path) -> None:
+def test_an_interrupt_ends_the_session_and_leaves_no_temporary_folder(tmp_path: Path) -> None:
     text = """
         import time
         import pytest, torch
@@ -665,7 +665,7 @@ def test_an_interrupt_ends_the_session_and_leaves_no_folder(tmp_path: Path) -> N
         assert program.poll() is None
         time.sleep(0.05)
     program.send_signal(signal.SIGINT)
-    output, _ = program.communicate(timeout=60)
+    output, _ = program.communicate(timeout=600)
 
     assert program.returncode == pytest.ExitCode.INTERRUPTED
     assert "KeyboardInterrupt" in output and "INTERNALERROR" not in output

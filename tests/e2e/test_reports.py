@@ -1,4 +1,4 @@
-"""The reports of real programs: what is on the page after a check, and names that try to become markup."""
+"""The reports of real programs: the contents of the page after a check, and names that contain markup."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def report_of(finished: Finished) -> dict[str, Any]:
     return finished.report
 
 
-def test_the_document_holds_what_charts_need(plain: tuple[Path, Finished]) -> None:
+def test_the_document_holds_the_data_for_charts(plain: tuple[Path, Finished]) -> None:
     report = report_of(plain[1])
     assert report["compared_runs"] == [1, 2]
     spans = report["divergence_by_step"]
@@ -79,7 +79,7 @@ def test_the_document_holds_what_charts_need(plain: tuple[Path, Finished]) -> No
     assert any(node["distance"] == 1 and node["differs"] for node in report["dataflow"]["nodes"])
 
 
-def test_the_page_shows_the_line_among_its_neighbours(plain: tuple[Path, Finished]) -> None:
+def test_the_page_shows_the_line_with_its_neighbours(plain: tuple[Path, Finished]) -> None:
     text = (plain[0] / "report.html").read_text(encoding="utf-8")
     hit = text.partition('<span class="line hit">')[2].partition("</span></span>")[0]
     assert LINE.split("#")[0].strip() in Page(f"<p>{hit.partition('</span>')[2].partition('</span>')[0]}</p>").text
@@ -88,20 +88,20 @@ def test_the_page_shows_the_line_among_its_neighbours(plain: tuple[Path, Finishe
         assert absent not in text
 
 
-def test_other_reports_are_of_the_same_verdict(plain: tuple[Path, Finished]) -> None:
+def test_other_reports_have_the_same_verdict(plain: tuple[Path, Finished]) -> None:
     folder, finished = plain
     assert Xml.parse(folder / "report.xml").getroot().get("failures") == "1"
     annotations = [line for line in finished.stdout.decode().splitlines() if line.startswith("::error")]
     assert annotations[0].startswith("::error file=train.py,line=13,title=determinism%3A different::Different: ")
 
 
-def test_a_stored_report_makes_the_page_again(plain: tuple[Path, Finished]) -> None:
+def test_a_stored_report_gives_the_same_page_again(plain: tuple[Path, Finished]) -> None:
     folder, _ = plain
     assert run(folder, "report", "report.json", "--html", "again.html").status == 0
     assert (folder / "again.html").read_bytes() == (folder / "report.html").read_bytes()
 
 
-def test_names_of_modules_and_files_stay_names(plain: tuple[Path, Finished], tmp_path: Path) -> None:
+def test_names_of_modules_and_files_are_escaped(plain: tuple[Path, Finished], tmp_path: Path) -> None:
     finished = checked(tmp_path, ATTACK, "<img src=x onerror=alert(1)>&quot;.py")
     report = report_of(finished)
     assert any(ATTACK in (node["module"] or "") for node in report["dataflow"]["nodes"])
@@ -114,7 +114,7 @@ def test_names_of_modules_and_files_stay_names(plain: tuple[Path, Finished], tmp
     assert b"\n::error file=<img src=x onerror=alert(1)>&quot;.py,line=13," in finished.stdout
 
 
-def test_a_check_of_lighter_level_says_what_it_does_not_know(tmp_path: Path) -> None:
+def test_a_check_at_a_coarser_level_states_what_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAINING.format(name="body"), encoding="utf-8")
     finished = check(tmp_path, "--level", "step", *FILES, "--", sys.executable, "train.py")
     report = report_of(finished)

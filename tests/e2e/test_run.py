@@ -1,4 +1,4 @@
-"""`determinism run` makes programs deterministic that are not, and leaves everything else as it was."""
+"""`determinism run` makes nondeterministic programs deterministic, and leaves everything else unchanged."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.e2e.running import PROGRAMS, becomes_deterministic, goes_on_from_the_
 
 
 @pytest.mark.parametrize("program", ["classifier.py", pytest.param("gpt.py", marks=pytest.mark.thorough("launching"))])
-def test_a_training_ends_in_the_same_weights(program: str, tmp_path: Path) -> None:
+def test_training_ends_in_the_same_weights(program: str, tmp_path: Path) -> None:
     assert becomes_deterministic(tmp_path, program)
 
 
 @pytest.mark.thorough("launching")
-def test_another_seed_gives_other_weights(tmp_path: Path) -> None:
+def test_a_different_seed_gives_different_weights(tmp_path: Path) -> None:
     program = (sys.executable, PROGRAMS / "gpt.py")
 
     assert printed(tmp_path, *program) != printed(tmp_path, *program, before=("run", "--seed", "2", "--"))
@@ -37,7 +37,7 @@ def test_hash_order_and_unseeded_generators_repeat(tmp_path: Path) -> None:
     assert printed(tmp_path, *program) == printed(tmp_path, *program)
 
 
-def test_a_shell_script_reaches_its_python(tmp_path: Path) -> None:
+def test_python_started_by_a_shell_script_is_reached(tmp_path: Path) -> None:
     script = tmp_path / "script.sh"
     script.write_text(f"{sys.executable} {PROGRAMS / 'hash_order.py'}\n")
 
@@ -60,7 +60,7 @@ def test_options_reach_the_program(tmp_path: Path) -> None:
     assert printed(tmp_path, sys.executable, "-c", code, before=options).split() == ["1", "1", "high"]
 
 
-def test_a_hash_seed_that_was_chosen_stays(tmp_path: Path) -> None:
+def test_a_hash_seed_in_the_environment_is_kept(tmp_path: Path) -> None:
     finished = run(
         tmp_path, "run", "--", sys.executable, "-c", "import os; print(os.environ['PYTHONHASHSEED'])",
         environment={"PYTHONHASHSEED": "7"},
@@ -69,7 +69,7 @@ def test_a_hash_seed_that_was_chosen_stays(tmp_path: Path) -> None:
     assert finished.stdout == b"7\n"
 
 
-def test_standard_streams_status_and_arguments_are_the_programs_own(tmp_path: Path) -> None:
+def test_standard_streams_exit_status_and_arguments_pass_through(tmp_path: Path) -> None:
     code = "import sys; data = sys.stdin.buffer.read(); sys.stdout.buffer.write(data); print(sys.argv[1:], file=sys.stderr); sys.exit(7)"
     command = [*COMMAND, "run", "--", sys.executable, "-c", code, "--seed", "x"]
     ended = subprocess.run(command, input=bytes(range(256)), capture_output=True, check=False, cwd=tmp_path)
@@ -77,7 +77,7 @@ def test_standard_streams_status_and_arguments_are_the_programs_own(tmp_path: Pa
     assert (ended.returncode, ended.stdout, ended.stderr) == (7, bytes(range(256)), b"['--seed', 'x']\n")
 
 
-def test_a_signal_ends_the_program_itself(tmp_path: Path) -> None:
+def test_a_signal_that_ends_the_program_passes_through(tmp_path: Path) -> None:
     code = "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"
     ended = subprocess.run([*COMMAND, "run", "--", sys.executable, "-c", code], check=False, cwd=tmp_path)
 
@@ -92,18 +92,18 @@ def test_a_python_that_cannot_be_reached_is_not_started(option: str, tmp_path: P
     assert "was not started" in finished.stderr
 
 
-def test_a_command_that_is_missing(tmp_path: Path) -> None:
+def test_a_missing_command_is_an_error(tmp_path: Path) -> None:
     finished = run(tmp_path, "run", "--", "no-such-command")
 
     assert finished.status == 2 and "is not on PATH" in finished.stderr
 
 
-def test_a_seed_that_is_no_number(tmp_path: Path) -> None:
+def test_a_seed_that_is_not_a_number_is_an_error(tmp_path: Path) -> None:
     assert run(tmp_path, "run", "--seed", "one", "--", "true").status == 2
 
 
 @pytest.mark.thorough("launching")
-def test_ranks_draw_their_own_numbers(tmp_path: Path) -> None:
+def test_ranks_draw_different_numbers(tmp_path: Path) -> None:
     code = "import torch; print(torch.rand(1).item())"
     drawn = [
         run(tmp_path, "run", "--seed", "1", "--", sys.executable, "-c", code, environment={"RANK": rank}).stdout
@@ -131,7 +131,7 @@ def test_an_op_without_a_deterministic_implementation_raises(tmp_path: Path) -> 
     assert warned.status == 0 and "put_ does not have a deterministic implementation" in warned.stderr
 
 
-def test_a_setting_that_cannot_be_made_is_said_once(tmp_path: Path) -> None:
+def test_a_setting_that_cannot_be_applied_is_reported_once(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("__version__ = '2.13.0'\n")
     code = (
         "import subprocess, sys, torch; print(torch.__file__); subprocess.run([sys.executable, '-c', 'import torch'])"
@@ -144,7 +144,7 @@ def test_a_setting_that_cannot_be_made_is_said_once(tmp_path: Path) -> None:
     assert "Traceback" not in finished.stderr
 
 
-def test_a_setting_that_the_program_takes_back_is_said_at_its_end(tmp_path: Path) -> None:
+def test_a_setting_that_the_program_reverts_is_reported_at_its_end(tmp_path: Path) -> None:
     code = "import torch; torch.use_deterministic_algorithms({}); print('done')"
     back, kept = (run(tmp_path, "run", "--", sys.executable, "-c", code.format(mode)) for mode in (False, True))
 
@@ -154,7 +154,7 @@ def test_a_setting_that_the_program_takes_back_is_said_at_its_end(tmp_path: Path
     assert (kept.status, kept.stdout, kept.stderr) == (0, b"done\n", "")
 
 
-def test_check_finds_a_program_the_same_that_is_run_by_it(tmp_path: Path) -> None:
+def test_a_program_started_by_run_is_the_same_in_a_check(tmp_path: Path) -> None:
     program = (sys.executable, PROGRAMS / "classifier.py")
     finished = run(tmp_path, "check", "--no-explain", "--", *COMMAND, "run", "--seed", "1", "--", *program)
 
@@ -163,7 +163,7 @@ def test_check_finds_a_program_the_same_that_is_run_by_it(tmp_path: Path) -> Non
 
 
 @pytest.mark.thorough("launching")
-def test_a_run_that_is_resumed_ends_in_the_weights_of_the_full_one(tmp_path: Path) -> None:
+def test_a_resumed_run_ends_in_the_weights_of_the_full_run(tmp_path: Path) -> None:
     program = (sys.executable, PROGRAMS / "resumable.py")
     full = printed(tmp_path, *program, "3", tmp_path / "full.pt", before=("run", "--"))
     first = printed(tmp_path, *program, "2", tmp_path / "half.pt", before=("run", "--"))
@@ -175,7 +175,7 @@ def test_a_run_that_is_resumed_ends_in_the_weights_of_the_full_one(tmp_path: Pat
 
 @pytest.mark.thorough("launching")
 @pytest.mark.parametrize("model", ["classifier", "gpt"])
-def test_a_run_its_twin_and_its_resumed_self_end_in_the_same_weights(model: str, tmp_path: Path) -> None:
+def test_two_full_runs_and_a_resumed_one_end_in_the_same_weights(model: str, tmp_path: Path) -> None:
     """Dropout, augmentation, two workers, mixed precision, and a stop in the middle of an epoch."""
     assert goes_on_from_the_middle(tmp_path, "middle.py", model)
 
@@ -193,4 +193,4 @@ def test_a_program_whose_op_raises_in_deterministic_mode_runs_with_patch(tmp_pat
     assert "max_unpooling2d_forward_out does not have a deterministic implementation" in refused.text
     patched = run(tmp_path, "run", "--patch", "--", sys.executable, "-c", UNPOOLED)
     assert (patched.status, patched.stdout) == (0, b"3.0\n")
-    assert "--patch" not in patched.text  # nothing could not be replaced
+    assert "--patch" not in patched.text  # every op could be replaced

@@ -1,4 +1,4 @@
-"""What a check stores and shows holds no secret, and can be read by its owner only."""
+"""The files and output of a check contain no secrets, and only the owner can read the files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def holding(folder: Path, texts: tuple[str, ...]) -> set[str]:
-    """Names of the files below a folder that hold one of the texts; what the program printed itself is its own."""
+    """Return the names of files below a folder that contain one of the texts, except logs of the program's own output."""
     return {
         path.name
         for path in folder.rglob("*")
@@ -62,7 +62,7 @@ def test_secrets_are_neither_stored_nor_shown(folder: Path) -> None:
     described = json.loads((folder / "out" / "run-1" / "processes" / "main" / "process.json").read_text())
     assert described["argv"] == ["train.py", *command[2:]]
     assert described["environment"]["variable OMP_NUM_THREADS"] == "1"
-    # The program itself gets its arguments as they are.
+    # The program itself gets its arguments unchanged.
     assert b"as given" in finished.stdout
 
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (folder / "out").rglob("*")}
@@ -70,7 +70,7 @@ def test_secrets_are_neither_stored_nor_shown(folder: Path) -> None:
     assert stat.S_IMODE((folder / "out").stat().st_mode) == 0o700
 
 
-def test_hiding_can_be_switched_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redaction_can_be_switched_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(REDACT_VARIABLE, "0")
     program = [sys.executable, "train.py", *ARGUMENTS]
     finished = check(folder, "--output", "out", "--keep", "--", *program)
@@ -78,11 +78,11 @@ def test_hiding_can_be_switched_off(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert finished.status == 0
     assert finished.report["runs"][0]["command"] == program
     assert "manifest.json" in holding(folder / "out", SECRETS[:1])
-    # Values of the environment are never stored.
+    # Secret values of the environment are never stored.
     assert holding(folder / "out", SECRETS[2:]) == set()
 
 
-def test_umask_of_the_program_is_its_own(folder: Path) -> None:
+def test_umask_of_the_program_is_unchanged(folder: Path) -> None:
     mask = os.umask(0o022)
     try:
         check(folder, "--", *tiny_code("frame.full(2, 1.0); open('written', 'w').close()"))

@@ -1,4 +1,4 @@
-"""Programs that are started in every way people start them."""
+"""Programs started in each of the usual ways."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TRAINING = "starts/perceptron/training SITE"
 
 
 def console_script(folder: Path, *arguments: str, exit_status: int = 0) -> Program:
-    """The script that an installer makes for a package."""
+    """Create the script that an installer generates for a package."""
     script = folder / "train-perceptron"
     script.write_text(SCRIPT.format(python=sys.executable))
     script.chmod(0o755)
@@ -29,12 +29,12 @@ def console_script(folder: Path, *arguments: str, exit_status: int = 0) -> Progr
 
 
 @pytest.mark.parametrize("name", only_named(["pytest"], STARTS))
-def test_same(name: str, tmp_path: Path) -> None:
+def test_clean_programs_are_the_same(name: str, tmp_path: Path) -> None:
     report = assert_same(STARTS[name], tmp_path)
     assert report["recorded"]["steps"] >= 3
 
 
-def test_script_that_ends_with_a_status_of_its_own(tmp_path: Path) -> None:
+def test_a_script_with_its_own_exit_status_is_the_same(tmp_path: Path) -> None:
     assert_same(console_script(tmp_path, "failing", exit_status=3), tmp_path)
 
 
@@ -46,15 +46,15 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("fault", only(["package"], FAULTS))
-def test_bit(fault: Fault, tmp_path: Path) -> None:
+def test_a_flipped_bit_is_named(fault: Fault, tmp_path: Path) -> None:
     assert_named(fault, tmp_path)
 
 
 @pytest.mark.thorough("programs")
-def test_bit_in_a_script(tmp_path: Path) -> None:
+def test_a_flipped_bit_in_a_script_is_named(tmp_path: Path) -> None:
     assert_named(Fault("script", console_script(tmp_path, "bit"), "op", 1, TRAINING), tmp_path)
 
 
-def test_bit_in_a_test(tmp_path: Path) -> None:
+def test_a_flipped_bit_in_a_test_is_named(tmp_path: Path) -> None:
     fault = Fault("pytest", STARTS["pytest"], "op", 4, "starts/suite SITE")
     assert_named(fault, tmp_path, {"FAULT": "bit"})

@@ -1,4 +1,4 @@
-"""A training that is stopped in the middle of an epoch and goes on from its state ends as the one that was not stopped."""
+"""A training run that is stopped in the middle of an epoch and resumed from its state ends like one that was not stopped."""
 
 from __future__ import annotations
 
@@ -33,10 +33,12 @@ def state(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("form", ["file", pytest.param("torch.save", marks=pytest.mark.thorough("resume-and-batch"))])
-def test_resumed_it_ends_in_the_same_bits(folder: Path, whole: str, state: str, form: str) -> None:
+def test_a_resumed_run_ends_with_the_same_bits(folder: Path, whole: str, state: str, form: str) -> None:
     assert trained(folder, "--load", state, "--form", form) == whole
 
 
 @pytest.mark.parametrize("part", ["loader", pytest.param("everything", marks=pytest.mark.thorough("resume-and-batch"))])
-def test_with_something_left_out_it_does_not(folder: Path, whole: str, state: str, part: str) -> None:
+def test_a_run_resumed_without_a_part_of_its_state_ends_differently(
+    folder: Path, whole: str, state: str, part: str
+) -> None:
     assert trained(folder, "--load", state, "--without", part) != whole

@@ -1,4 +1,4 @@
-"""`determinism status` as users meet it."""
+"""`determinism status` as users see it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALERT = (
 
 
 def documented(folder: Path, *arguments: str, status: int = 0) -> dict[str, Any]:
-    """What `determinism status --json` prints."""
+    """The document that `determinism status --json` prints."""
     finished = run(folder, "status", "--json", *arguments)
     assert finished.status == status, finished.text
     document: dict[str, Any] = json.loads(finished.stdout)
@@ -30,7 +30,7 @@ def documented(folder: Path, *arguments: str, status: int = 0) -> dict[str, Any]
     return document
 
 
-def test_the_installed_version_is_answered_for(tmp_path: Path) -> None:
+def test_by_default_the_answer_is_for_the_installed_version(tmp_path: Path) -> None:
     import torch
 
     finished = run(tmp_path, "status", "torch.Tensor.scatter_add_")
@@ -41,7 +41,7 @@ def test_the_installed_version_is_answered_for(tmp_path: Path) -> None:
     assert "\x1b" not in finished.text
 
 
-def test_a_version_that_is_not_installed(tmp_path: Path) -> None:
+def test_a_version_that_is_not_installed_can_be_queried(tmp_path: Path) -> None:
     finished = run(tmp_path, "status", "bias_add", "--framework", "tensorflow", "--version", "2.0")
     assert finished.status == 0
     assert "tf.nn.bias_add TensorFlow 2.0 " in finished.text
@@ -49,14 +49,14 @@ def test_a_version_that_is_not_installed(tmp_path: Path) -> None:
     assert "TF_DETERMINISTIC_OPS" not in finished.text.partition("Deterministic mode in")[0]
 
 
-def test_the_text_of_an_error_may_be_pasted(tmp_path: Path) -> None:
+def test_the_text_of_an_error_can_be_pasted(tmp_path: Path) -> None:
     finished = run(tmp_path, "status", ALERT)
     assert finished.status == 0
     assert finished.text.startswith("torch.nn.MaxUnpool1d PyTorch")
     assert "torch.nn.MaxUnpool2d PyTorch" in finished.text
 
 
-def test_what_is_not_known(tmp_path: Path) -> None:
+def test_an_unknown_op_is_an_error_with_suggestions(tmp_path: Path) -> None:
     finished = run(tmp_path, "status", "torch.scater_add")
     assert finished.status == 2
     assert finished.stdout == b""
@@ -71,13 +71,13 @@ def test_what_is_not_known(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments", [[], ["--all", "conv2d"], ["conv2d", "--device", "gpu7"], ["conv2d", "--verdict", "bad"]]
 )
-def test_wrong_use(arguments: list[str], tmp_path: Path) -> None:
+def test_wrong_use_prints_the_usage(arguments: list[str], tmp_path: Path) -> None:
     finished = run(tmp_path, "status", *arguments)
     assert finished.status == 2
     assert "Usage: determinism status" in finished.text
 
 
-def test_everything_with_one_verdict(tmp_path: Path) -> None:
+def test_all_ops_with_one_verdict_are_listed(tmp_path: Path) -> None:
     finished = run(tmp_path, "status", "--all", "--framework", "torch", "--version", "2.13", "--verdict", "raises")
     lines = finished.stdout.decode().splitlines()
     assert finished.status == 0
@@ -89,7 +89,7 @@ def test_everything_with_one_verdict(tmp_path: Path) -> None:
     assert len(older.stdout.splitlines()) != len(lines)
 
 
-def test_json_has_every_key(tmp_path: Path) -> None:
+def test_every_json_key_is_documented(tmp_path: Path) -> None:
     (answer,) = documented(tmp_path, "torch.histc", "--version", "2.13", "--device", "cuda")["answers"]
     page = (Path(__file__).parents[2] / "docs" / "knowledge.md").read_text(encoding="utf-8")
     keys = {*answer, *answer["mode"], *answer["statuses"][0], *answer["statuses"][0]["sources"][0]}
@@ -104,13 +104,13 @@ def test_json_has_every_key(tmp_path: Path) -> None:
     assert [key for key in sorted(keys) if f"`{key}`" not in page] == []
 
 
-def test_all_of_it_is_json(tmp_path: Path) -> None:
+def test_all_answers_are_available_as_json(tmp_path: Path) -> None:
     answers = documented(tmp_path, "--all")["answers"]
     assert len(answers) > 150
     assert {answer["framework"] for answer in answers} >= {"torch", "tensorflow", "jax", "nccl", "python"}
 
 
-def test_no_framework_is_needed(tmp_path: Path) -> None:
+def test_no_framework_is_imported(tmp_path: Path) -> None:
     for name in ("torch", "tensorflow", "jax", "numpy", "pyarrow"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('imported')")
     code = "from determinism.__main__ import main; import sys; sys.argv = ['determinism', 'status', 'conv2d']; main()"
@@ -126,22 +126,22 @@ def test_no_framework_is_needed(tmp_path: Path) -> None:
     assert "imported" not in finished.stderr
 
 
-def test_it_answers_at_once(tmp_path: Path) -> None:
-    """Processor time, since a busy machine adds to the time on the clock; more of it where Python itself starts slowly."""
+def test_it_answers_quickly(tmp_path: Path) -> None:
+    """Measure processor time, since a busy machine adds to wall-clock time; allow more where Python itself starts slowly."""
     plain = min(processor_seconds([sys.executable, "-c", "pass"], tmp_path) for _ in range(10))
     answering = min(processor_seconds([*COMMAND, "status", "scatter_add"], tmp_path) for _ in range(10))
     assert answering < 0.200 * max(1.0, plain / 0.012)
 
 
 def processor_seconds(command: list[str], folder: Path) -> float:
-    """What a command takes of the processor."""
+    """The processor time of a command."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, cwd=folder, capture_output=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def test_little_is_loaded_for_it() -> None:
+def test_it_loads_few_modules() -> None:
     code = (
         "import sys; from determinism.__main__ import main; sys.argv = ['determinism', 'status', 'scatter_add']\n"
         "try: main()\nexcept SystemExit: print('loaded', *sys.modules)"

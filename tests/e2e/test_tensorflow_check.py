@@ -14,13 +14,13 @@ from tests.e2e.running import ENVIRONMENT
 
 
 def checked(folder: Path, program: str, *words: str, options: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The report on a program of `programs/tensorflow`."""
+    """Check a program of `programs/tensorflow`, and return the report."""
     command = [sys.executable, str(PROGRAMS / "tensorflow" / f"{program}.py"), *words]
     return check_command(folder, command, options=options, environment=ENVIRONMENT).report
 
 
 def checked_until_different(folder: Path, program: str, *words: str, options: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The report once an op varied: on a busy machine threads may take turns for a while."""
+    """Check until an op varies, and return the report: on a busy machine, threads may not overlap."""
     for _ in range(20):
         report = checked(folder, program, *words, options=options)
         if report["verdict"] != "same":
@@ -46,7 +46,7 @@ def test_a_missing_seed_is_found_and_its_fix_verified(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough("tensorflow")
-def test_a_generator_whose_state_the_system_makes_is_found_and_its_fix_verified(tmp_path: Path) -> None:
+def test_a_generator_seeded_by_the_system_is_found_and_its_fix_verified(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         "import tensorflow as tf\ngenerator = tf.random.Generator.from_non_deterministic_state()\n"
@@ -135,11 +135,11 @@ def of_text(folder: Path, text: str) -> dict[str, Any]:
     ).report
 
 
-def test_where_a_checkpoint_lies_is_no_result(tmp_path: Path) -> None:
+def test_the_path_of_a_checkpoint_is_not_a_result(tmp_path: Path) -> None:
     assert of_text(tmp_path, DATED)["verdict"] == "same"
 
 
-def test_a_text_that_the_program_reads_is_a_result(tmp_path: Path) -> None:
+def test_a_string_that_the_program_reads_is_a_result(tmp_path: Path) -> None:
     report = of_text(tmp_path, TEXT)
     assert (report["verdict"], report["first_divergence"]["kind"]) == ("different", "data")
 
@@ -149,7 +149,7 @@ def test_graphs_that_a_session_runs_are_a_blind_spot(tmp_path: Path) -> None:
     assert [(one["id"], one["count"]) for one in report["recorded"]["blind_spots"]] == [("session", 1)]
 
 
-def test_a_checkpoint_that_an_earlier_run_left_is_seen_though_c_reads_it(tmp_path: Path) -> None:
+def test_a_checkpoint_left_by_an_earlier_run_is_seen_although_c_code_reads_it(tmp_path: Path) -> None:
     report = checked(tmp_path, "resuming", "checkpoint")
     assert report["verdict"] == "different"
     left = {(Path(one["file"]).name, one["changed_in"], one["read_in"], one["change"]) for one in report["leftovers"]}
@@ -160,7 +160,7 @@ def test_a_checkpoint_that_an_earlier_run_left_is_seen_though_c_reads_it(tmp_pat
 
 
 @pytest.mark.thorough("tensorflow")
-def test_a_file_that_was_not_seen_to_be_read_is_the_cause_if_a_copy_of_the_folder_cures(tmp_path: Path) -> None:
+def test_a_file_that_is_read_unseen_is_confirmed_by_a_copy_of_the_folder(tmp_path: Path) -> None:
     report = checked(tmp_path, "resuming", "weights", options=("--budget", "600"))
     assert report["leftovers"] == []
     assert [(cause["id"], cause["status"]) for cause in report["causes"]] == [("leftover-file", "confirmed")]

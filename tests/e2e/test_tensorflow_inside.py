@@ -1,4 +1,4 @@
-"""What varies within a function that XLA compiles is named with its line, and nothing is named where nothing varies."""
+"""An op that varies inside a function compiled by XLA is reported with its line; nothing is reported if nothing varies."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ PROGRAM = "tensorflow/racing_call"
 @pytest.mark.parametrize(
     "how", ["looped", pytest.param("within", marks=pytest.mark.thorough("tensorflow")), pytest.param("plain", marks=pytest.mark.thorough("tensorflow"))]
 )  # fmt: skip
-def test_the_op_that_varies_is_named_with_its_line(how: str, tmp_path: Path) -> None:
+def test_the_op_that_varies_is_reported_with_its_line(how: str, tmp_path: Path) -> None:
     command = [sys.executable, str(PROGRAMS / f"{PROGRAM}.py"), how]
     report = check_command(tmp_path, command, options=("--budget", "1"), environment=ENVIRONMENT).report
 
     first = report["first_divergence"]
     assert (report["verdict"], first["kind"], first["inputs_equal"]) == ("different", "op", True)
-    # Within another function, the record has the line that calls the compiled one there.
+    # Inside another function, the record has the line that calls the compiled function there.
     assert first["site"]["code"].startswith("return step(" if how == "within" else "loss = ")
     assert max(output["distinct"] for output in first["outputs"] if output["distinct"]) > 1
     inside = first["inside"]
@@ -35,7 +35,7 @@ def test_the_op_that_varies_is_named_with_its_line(how: str, tmp_path: Path) -> 
 
 
 @pytest.mark.thorough("tensorflow")
-def test_its_stable_twin_is_the_same(tmp_path: Path) -> None:
+def test_the_stable_variant_is_the_same(tmp_path: Path) -> None:
     command = [sys.executable, str(PROGRAMS / f"{PROGRAM}.py"), "stable"]
     report = check_command(tmp_path, command, options=("--budget", "1"), environment=ENVIRONMENT).report
 

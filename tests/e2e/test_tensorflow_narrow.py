@@ -1,4 +1,4 @@
-"""The step at which two runs of a program of TensorFlow part is found by their ledgers."""
+"""The step at which two runs of a TensorFlow program diverge is found through their ledgers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_planted_difference_is_narrowed_to_its_step_and_line(tmp_path: Path) -
     assert report["first_divergence"]["site"]["line"] == line(PROGRAM, "SITE")
 
 
-def test_equal_runs_have_equal_ledgers_that_know_the_loss(tmp_path: Path) -> None:
+def test_equal_runs_have_equal_ledgers_that_contain_the_loss(tmp_path: Path) -> None:
     ledgers = []
     for name in ("one", "other"):
         words = ("record", "--level", "step", "-o", name, "--", *command(PROGRAM, NEVER, STEPS))

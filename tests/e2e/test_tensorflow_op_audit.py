@@ -1,4 +1,4 @@
-"""`determinism audit` of TensorFlow: four processes, each with its number of threads and its mode."""
+"""`determinism audit` of TensorFlow: four processes, each with a different number of threads and mode."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ RACES, SEEDED = "tf.Variable.scatter_add", "tf.random.normal"
 
 
 @SEVERAL
-def test_an_op_that_races_and_one_that_needs_a_seed(tmp_path: Path) -> None:
-    for number in range(10):  # a busy machine may let threads take turns for a while
+def test_the_audit_finds_an_op_that_races_and_one_that_needs_a_seed(tmp_path: Path) -> None:
+    for number in range(10):  # on a busy machine, threads may not overlap
         out = tmp_path / f"out-{number}.json"
         finished = run(
             tmp_path, "audit", "--framework", "tensorflow", "--ops", f"{RACES},{SEEDED}", "--runs", "40", "-o", out

@@ -1,4 +1,4 @@
-"""Stages of tf.data that hand over whatever is ready first: the stage is the line of the cause, and the fix is verified there."""
+"""Stages of tf.data that return whatever is ready first: the cause is at the line of the stage, and its fix is verified."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROGRAMS = list(planted(of_tensorflow=True, with_all=False))
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_the_stage_is_named(program: Planted, tmp_path: Path) -> None:
+def test_the_stage_is_reported(program: Planted, tmp_path: Path) -> None:
     assert_cause(program, tmp_path)
 
 

@@ -13,12 +13,12 @@ def test_a_keras_model_ends_in_the_same_weights(tmp_path: Path) -> None:
     assert becomes_deterministic(tmp_path, "keras_model.py")
 
 
-def test_a_run_its_twin_and_its_resumed_self_end_in_the_same_weights(tmp_path: Path) -> None:
+def test_two_full_runs_and_a_resumed_one_end_in_the_same_weights(tmp_path: Path) -> None:
     """Dropout, augmentation, two parallel readers, mixed precision, and a stop in the middle of an epoch."""
     assert goes_on_from_the_middle(tmp_path, "keras_middle.py")
 
 
-def test_doctor_finds_what_run_has_set(tmp_path: Path) -> None:
+def test_doctor_recognizes_the_settings_of_run(tmp_path: Path) -> None:
     without = run(tmp_path, "doctor", environment=ENVIRONMENT)
     within = run(tmp_path, "run", "--seed", "1", "--", *COMMAND, "doctor", environment=ENVIRONMENT)
 
@@ -29,7 +29,7 @@ def test_doctor_finds_what_run_has_set(tmp_path: Path) -> None:
     assert "tf.math.bincount with weights" in within.text
 
 
-def test_patch_replaces_ops_in_a_program_that_knows_nothing_of_it(tmp_path: Path) -> None:
+def test_patch_replaces_ops_in_an_unmodified_program(tmp_path: Path) -> None:
     program = """
 import tensorflow as tf
 values = tf.random.stateless_uniform([400_000], [1, 2])

@@ -1,4 +1,4 @@
-"""Distribution strategies of TensorFlow: replicas are recorded, handles of resources are no values, steps are counted."""
+"""TensorFlow's distribution strategies: replicas are recorded, resource handles are not values, steps are counted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 def found(*cases: str) -> dict[str, dict[str, Any]]:
-    """What `tests.tensorflow_strategies` prints of some cases."""
+    """Return what `tests.tensorflow_strategies` prints for some cases."""
     command = [sys.executable, "-m", "tests.tensorflow_strategies", *cases]
     done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -25,11 +25,11 @@ def found(*cases: str) -> dict[str, dict[str, Any]]:
 
 
 def names(held: list[list[str]]) -> list[str]:
-    """Names of what is held at the end of a step, apart from the optimizer's."""
+    """Return the names of tensors held at the end of a step, except the optimizer's."""
     return [name for sort, name in held if sort == "parameter"]
 
 
-def test_replicas_that_compute_the_same_are_the_same_and_a_shuffle_without_a_seed_is_found() -> None:
+def test_equal_replicas_are_the_same_and_an_unseeded_shuffle_is_found() -> None:
     cases = found("mirrored:function:seeded", "mirrored:function:unseeded", "central:eager:seeded", "one:eager:seeded")
     mirrored, unseeded, central, one = cases.values()
     for case in (mirrored, central, one):
@@ -37,7 +37,7 @@ def test_replicas_that_compute_the_same_are_the_same_and_a_shuffle_without_a_see
     assert (unseeded["verdict"], unseeded["kind"]) == ("different", "data")
     assert [names(held) for held in mirrored["held"]] == [["Variable:0", "Variable:0/replica_1"]] * 4
     assert [names(held) for held in central["held"]] == [["Variable:0"]] * 4
-    # A product forward and one backward for each replica and step; in a function the backward one is fused with its reader.
+    # One forward and one backward product for each replica and step; in a function, the latter is fused with its reader.
     assert [case["products"] for case in (mirrored, central, one)] == [8, 16, 8]
     assert mirrored["replicas"] == ["", "replica_1"]
 
@@ -45,11 +45,11 @@ def test_replicas_that_compute_the_same_are_the_same_and_a_shuffle_without_a_see
 @pytest.mark.thorough("tensorflow")
 @pytest.mark.parametrize("way", ["function", "replica", "eager", "fit"])
 @pytest.mark.parametrize("strategy", ["mirrored", "central", "workers", "one"])
-def test_strategies_in_every_way_to_run_them(strategy: str, way: str) -> None:
+def test_strategies_are_recorded_in_every_way_to_run_them(strategy: str, way: str) -> None:
     (case,) = found(f"{strategy}:{way}:seeded").values()
     assert (case["verdict"], case["steps"], case["steps_by"]) == ("same", 2 if way == "fit" else 4, "optimizer")
     assert case["blind_spots"] == []
-    # Gradients that eager replicas reduce are computed by threads of TensorFlow, and are one record for all replicas.
+    # Threads of TensorFlow reduce the gradients of eager replicas; each reduction is one record for all replicas.
     assert case["reductions"] == (4 if (strategy, way) == ("mirrored", "eager") else 0)
     if (strategy, way) == ("mirrored", "eager"):
         assert case["replicas"] == ["", "replica_1"]

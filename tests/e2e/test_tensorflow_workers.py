@@ -1,4 +1,4 @@
-"""Workers of TensorFlow's clusters are ranks of the run, and what one of them got is followed to the one in which it began to differ."""
+"""Workers of a TensorFlow cluster are ranks of the run, and a difference is traced to the worker in which it began."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def test_two_workers_that_compute_the_same_are_the_same(tmp_path: Path) -> None:
     assert report["recorded"]["processes"] == 2
 
 
-def test_a_worker_that_gets_other_data_is_where_the_difference_began(tmp_path: Path) -> None:
+def test_the_difference_begins_in_the_worker_that_gets_different_data(tmp_path: Path) -> None:
     report = checked(tmp_path, "varying")
 
     first = report["first_divergence"]
     assert (first["process"], first["kind"], first["step"]) == ("main.rank-1", "data", 0)
     assert first["site"]["line"] == line(PROGRAM, "SITE loss")
-    # The other worker got it through the collective.
+    # The other worker received the difference through the collective.
     (other,) = report["divergences"]
     assert (other["process"], other["kind"], other["op"]) == ("main.rank-0", "data", "tf::CollectiveReduceV2")

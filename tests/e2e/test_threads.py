@@ -1,4 +1,4 @@
-"""Programs whose threads compute, share tensors and save them."""
+"""Programs whose threads compute with, share and save tensors."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.e2e.families import Fault, assert_named, assert_same, only, only_name
 
 
 @pytest.mark.parametrize("name", only_named(["thread pool"], THREADS))
-def test_same(name: str, tmp_path: Path) -> None:
+def test_clean_programs_are_the_same(name: str, tmp_path: Path) -> None:
     assert_same(THREADS[name], tmp_path)
 
 
 def in_thread(program: str, name: str, kind: str, step: int) -> Fault:
-    """A fault in a thread other than the main one."""
+    """Return a fault in a thread other than the main one."""
     words = python(f"threads/{program}", name)
     return Fault(f"{program}, {name}", words, kind, step, f"threads/{program} SITE {name}", is_in_thread=True)
 
@@ -32,5 +32,5 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("fault", only(["counting, lost", "snapshots, torn"], FAULTS))
-def test_fault(fault: Fault, tmp_path: Path) -> None:
+def test_a_fault_is_named(fault: Fault, tmp_path: Path) -> None:
     assert_named(fault, tmp_path)

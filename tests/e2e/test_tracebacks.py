@@ -1,4 +1,4 @@
-"""What a failing program prints: the same as without a recording."""
+"""The output of a failing program is the same as without recording."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WAYS = [("uncaught",), ("caught", "logged", "thread", "child", "chained")]
 
 
 @pytest.mark.parametrize("ways", WAYS, ids=["uncaught", "everywhere"])
-def test_traceback_is_the_program_s_own(ways: tuple[str, ...], tmp_path: Path) -> None:
+def test_tracebacks_contain_only_the_programs_own_frames(ways: tuple[str, ...], tmp_path: Path) -> None:
     program = command("broken_layer", *ways)
     plain = run_command(tmp_path, program)
     recorded = run_command(tmp_path, [*RECORD, *program])
@@ -25,7 +25,7 @@ def test_traceback_is_the_program_s_own(ways: tuple[str, ...], tmp_path: Path) -
     assert recorded.returncode == plain.returncode == 1
 
 
-def test_pytest_shows_the_program_s_own(tmp_path: Path) -> None:
+def test_pytest_shows_only_the_programs_own_frames(tmp_path: Path) -> None:
     suite = tmp_path / "test_layer.py"
     suite.write_text("from broken_layer import fail\n\ndef test_layer():\n    fail()\n")
     words = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--durations=0", "--tb=short", str(suite))

@@ -1,4 +1,4 @@
-"""Recording leaves compilers and tracers alone: they see the program as it is, and it computes the same bits."""
+"""Recording does not affect compilers and tracers: they see the program unchanged, and it computes the same bits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.e2e.checking import PROGRAMS, line
 PROGRAM = [sys.executable, str(PROGRAMS / "traced.py")]
 
 
-def test_compiled_scripted_traced_and_exported_code_computes_what_it_computes_unrecorded(tmp_path: Path) -> None:
+def test_compiled_scripted_traced_and_exported_code_computes_the_same_when_recorded(tmp_path: Path) -> None:
     plain = subprocess.run(PROGRAM, capture_output=True, text=True, check=True, cwd=tmp_path)
     command = [sys.executable, "-m", "determinism", "check", "--", *PROGRAM]
     checked = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
@@ -37,8 +37,8 @@ def _check_fused(folder: Path, mode: str, *options: str) -> dict[str, Any]:
 
 
 @pytest.mark.thorough("programs")
-def test_a_fused_kernel_that_varies_is_named_with_the_op_and_the_line_inside_it(tmp_path: Path) -> None:
-    for _ in range(10):  # a busy machine may let two threads take turns for a while
+def test_a_fused_kernel_that_varies_is_reported_with_the_op_and_line_inside_it(tmp_path: Path) -> None:
+    for _ in range(10):  # on a busy machine, two threads may not overlap
         found = _check_fused(tmp_path, "racing", "--explain")
         if found["verdict"] != "same":
             break
@@ -46,7 +46,7 @@ def test_a_fused_kernel_that_varies_is_named_with_the_op_and_the_line_inside_it(
     assert (found["verdict"], first["kind"]) == ("different", "op")
     assert first["op"].startswith("inductor::cpp_fused"), first["op"]
     assert line("fused_sums") in [frame["line"] for frame in first["stack"]]
-    # A cache that was empty comes first.
+    # An entry about an empty cache may come first.
     place = next(entry["label"] for entry in found["story"] if "fused_sums.py" in entry["label"])
     assert place.endswith(f"fused_sums.py:{line('fused_sums', 'SITE fused')}")
     (inside,) = (entry["text"] for entry in found["story"] if entry["label"] == "inside")

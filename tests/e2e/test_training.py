@@ -1,4 +1,4 @@
-"""Programs that train in the ways people train: several optimizers, closures, mixed precision, copies, kinds of tensors."""
+"""Programs that train in common ways: several optimizers, closures, mixed precision, copies, kinds of tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.e2e.families import Fault, assert_named, assert_same, only, only_name
 
 
 @pytest.mark.parametrize("name", only_named(["rivals"], TRAINING))
-def test_same(name: str, tmp_path: Path) -> None:
+def test_a_clean_program_is_the_same(name: str, tmp_path: Path) -> None:
     assert_same(TRAINING[name], tmp_path)
 
 
@@ -23,7 +23,7 @@ def fault(program: str, name: str, kind: str, step: int) -> Fault:
 
 
 FAULTS = [
-    # The judge steps first, and with that begins the next step.
+    # The optimizer of the judge steps first, which begins the next step.
     fault("rivals", "bit", "op", 4),
     fault("rivals", "noise", "rng", 0),
     fault("closures", "bit", "op", 1),
@@ -38,5 +38,5 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("planted", only(["mixed, recomputed"], FAULTS))
-def test_fault(planted: Fault, tmp_path: Path) -> None:
+def test_a_fault_is_located(planted: Fault, tmp_path: Path) -> None:
     assert_named(planted, tmp_path)

@@ -1,4 +1,4 @@
-"""Kernels that a program writes in Triton: each launch is a record, and one that varies is the cause, with its line.
+"""Triton kernels of a program: each launch is a record, and a kernel that varies is the cause, with its line.
 
 Triton's interpreter runs them without a GPU.
 """
@@ -44,13 +44,11 @@ def checked(folder: Path, program: str, recorder: str = "python") -> Finished:
 
 
 @pytest.mark.parametrize("recorder", ["python", "native"])
-def test_a_program_with_a_kernel_is_the_same_though_its_results_lie_in_memory_that_nobody_wrote(
-    recorder: str, tmp_path: Path
-) -> None:
+def test_a_kernel_that_writes_into_uninitialized_memory_is_the_same(recorder: str, tmp_path: Path) -> None:
     finished = checked(tmp_path, PROGRAM.replace("{varying}", ""), recorder)
     assert finished.report is not None and finished.status == 0, finished.text
     assert finished.report["recorded"]["blind_spots"] == []
-    # Beside the two launches: ones, arange, empty, sum, item, and the end.
+    # In addition to the two launches: ones, arange, empty, sum, item, and the end.
     assert finished.report["recorded"]["records"] == 8
 
 
@@ -61,7 +59,7 @@ def test_a_kernel_that_varies_on_equal_inputs_is_confirmed_by_its_repeats_alone(
     assert (first["kind"], first["op"], first["site"]["line"]) == ("op", "triton::add", LAUNCH)
     (cause,) = finished.report["causes"]
     assert (cause["id"], cause["status"]) == ("varying-triton-kernel", "confirmed")
-    # How many repeats the time was enough for depends on the machine.
+    # The number of repeats that fit into the time depends on the machine.
     (repeats,) = re.findall(
         r"triton::add gave (\d+) distinct results in (\d+) repeats on equal inputs\.", " ".join(cause["evidence"])
     )
@@ -72,7 +70,7 @@ def test_a_kernel_that_varies_on_equal_inputs_is_confirmed_by_its_repeats_alone(
     assert "Let each program of the kernel write its own results" in " ".join(finished.text.split())
 
 
-def test_what_a_program_gives_a_kernel_that_does_not_vary_is_the_cause(tmp_path: Path) -> None:
+def test_a_varying_input_of_a_deterministic_kernel_is_the_cause(tmp_path: Path) -> None:
     program = PROGRAM.replace("{varying}", "").replace("torch.ones(1000)", "torch.full((1000,), time.time() % 1)")
     finished = checked(tmp_path, program)
     assert finished.report is not None and finished.status == 1, finished.text
@@ -106,10 +104,10 @@ print(out.sum().item())
 """
 
 
-def test_what_the_autotuner_launches_to_time_a_kernel_is_no_record(tmp_path: Path) -> None:
+def test_timing_launches_of_the_autotuner_are_not_recorded(tmp_path: Path) -> None:
     finished = checked(tmp_path, TUNED)
     assert finished.report is not None and finished.status == 0, finished.text
-    # Beside the two launches: ones, zeros_like twice, the reset before the first launch, sum, item, and the end.
+    # In addition to the two launches: ones, zeros_like twice, the reset before the first launch, sum, item, and the end.
     assert finished.report["recorded"]["records"] == 9
 
 
@@ -132,7 +130,7 @@ print(padded[:READ].sum().item())
 
 
 @pytest.mark.parametrize("recorder", ["python", "native"])
-def test_what_a_kernel_leaves_unwritten_counts_only_if_it_is_read(recorder: str, tmp_path: Path) -> None:
+def test_memory_that_a_kernel_leaves_unwritten_counts_only_if_it_is_read(recorder: str, tmp_path: Path) -> None:
     environment = {"TRITON_INTERPRET": "1", "DETERMINISM_RECORDER": recorder}
     for read, is_same in (("500", True), ("501", False)):
         (tmp_path / "train.py").write_text(PARTLY.replace("READ", read))

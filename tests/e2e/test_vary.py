@@ -1,4 +1,4 @@
-"""`determinism check --vary`: what differs only now and then is made to show, and is named by factor and line."""
+"""`determinism check --vary`: a rare difference is provoked, and is named by factor and line."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def program(folder: Path, listed: str) -> Path:
     return path
 
 
-def test_an_unsorted_listing_that_came_out_alike_twice_is_named_when_it_is_perturbed(folder: Path) -> None:
+def test_an_unsorted_listing_is_named_when_it_is_perturbed(folder: Path) -> None:
     path = program(folder, 'os.listdir("data")')
     checked = check_command(
         folder, [sys.executable, str(path)], options=("--vary", "listings,clock", "--budget", "600")
@@ -93,7 +93,7 @@ print(RESULT)
         ),
     ],
 )
-def test_memory_that_nobody_has_written_is_perturbed_unasked_where_it_is_read(
+def test_uninitialized_memory_that_is_read_is_perturbed_by_default(
     tmp_path: Path, filled: str, result: str, verdict: str, varied: list[str]
 ) -> None:
     path = tmp_path / "read.py"
@@ -105,7 +105,7 @@ def test_memory_that_nobody_has_written_is_perturbed_unasked_where_it_is_read(
         assert (first["kind"], first["site"]["file"], first["site"]["line"]) == ("uninitialized", str(path), 6)
 
 
-def test_two_runs_that_were_asked_for_are_all_that_are_made(tmp_path: Path) -> None:
+def test_no_run_is_added_to_two_requested_runs(tmp_path: Path) -> None:
     path = tmp_path / "read.py"
     path.write_text(UNWRITTEN.replace("FILLED", "").replace("RESULT", "(values * 2).sum().item()"))
     report = check_command(tmp_path, [sys.executable, str(path)], options=("-n", "2")).report

@@ -1,4 +1,4 @@
-"""The programs whose traces are kept, and how each was recorded."""
+"""The programs whose traces are stored, and how each was recorded."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import NamedTuple
 from tests.e2e.checking import PROGRAMS
 
 OUT = "{out}"
-"""Stands for the folder of the traces in a command."""
+"""Placeholder for the folder of the traces in a command."""
 DOCUMENT = "report.json"
-"""Name of a report that was made while the program could be run again."""
+"""Name of a report that was made while the program could still be run."""
 
 
 class Case(NamedTuple):
-    """A program, or several, that are recorded, and how their runs are compared."""
+    """One or more programs that are recorded, and how their runs are compared."""
 
     name: str
     """Family and name."""
@@ -26,15 +26,15 @@ class Case(NamedTuple):
     """Arguments of `determinism`, one command after the other."""
     framework: str = "torch"
     compared: str = "runs"
-    """`runs`, `resume` or `batch`; `document` where only the report is kept."""
+    """`runs`, `resume` or `batch`; `document` if only the report is stored."""
     verdict: str = "different"
-    """What recording it must come to; it is tried again until it does, since some programs vary by chance."""
+    """The expected verdict; recording is repeated until it is reached, since some programs vary by chance."""
     allow_failure: bool = False
     strict: bool = False
     source: str = ""
-    """The case whose traces are taken instead of recording any."""
+    """The case whose traces are used instead of recording."""
     damage: Callable[[Path], None] | None = None
-    """What is done to the traces."""
+    """Damages the traces."""
 
 
 def _python(program: str, *arguments: str) -> tuple[str, ...]:
@@ -54,7 +54,7 @@ def _checked(name: str, program: tuple[str, ...], *options: str, **properties: o
 
 
 def _recorded(name: str, *runs: tuple[tuple[str, ...], tuple[str, ...]], **properties: object) -> Case:
-    """Runs that are recorded one by one, each with its options and its program."""
+    """Runs that are recorded one by one, each with its own options and program."""
     commands = tuple(
         ("record", "-o", f"{OUT}/run-{number}", *options, "--", *program)
         for number, (options, program) in enumerate(runs, start=1)
@@ -172,7 +172,7 @@ BROKEN = [
 ]  # fmt: skip
 
 
-# What is done to traces that were whole.
+# Damage to intact traces.
 
 
 def _cut_records(traces: Path) -> None:

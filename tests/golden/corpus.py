@@ -36,7 +36,7 @@ _STYLE = re.compile(r"<style>.*?</style>", re.DOTALL)
 
 
 def folder_of(case: Case) -> Path:
-    """Where the traces of a case and the reports on them are kept."""
+    """The folder of the stored traces and reports of a case."""
     return FOLDER / case.name
 
 
@@ -44,12 +44,12 @@ def reports_of(case: Case, folder: Path, change: Callable[[Path], object] = lamb
     """Compare the stored traces of a case, and render the outcome in every form.
 
     Args:
-        case: Which.
-        folder: Where the traces are unpacked.
-        change: What is done with them before they are compared.
+        case: The case.
+        folder: The folder into which the traces are unpacked.
+        change: Called with that folder before they are compared.
 
     Returns:
-        The texts by the names of the files that they are kept in.
+        The texts, by the names of the files in which they are stored.
     """
     if case.compared == "document":
         return _pages(read_document(folder_of(case) / DOCUMENT))
@@ -66,7 +66,7 @@ def reports_of(case: Case, folder: Path, change: Callable[[Path], object] = lamb
 
 
 def stored_reports(case: Case) -> dict[str, str]:
-    """The texts as they are kept."""
+    """The stored texts."""
     kept = [path for path in sorted(folder_of(case).iterdir()) if path.name != ARCHIVE]
     if case.compared == "document":
         kept = [path for path in kept if path.name != DOCUMENT]
@@ -75,7 +75,7 @@ def stored_reports(case: Case) -> dict[str, str]:
 
 @contextmanager
 def _within(folder: Path) -> Iterator[None]:
-    """Paths in reports are relative to the current folder."""
+    """Make a folder the current one: paths in reports are relative to it."""
     before = Path.cwd()
     os.chdir(folder)
     try:
@@ -119,15 +119,15 @@ def _printed(content: dict[str, Any]) -> str:
 
 
 def _shown(run: Path) -> str:
-    """What `determinism show` says of a trace; how many bytes it takes is a matter of the format."""
+    """The output of `determinism show` for a trace, without its size, which depends on the format."""
     file = io.StringIO()
     render_trace(open_trace(run), Console(file=file, width=WIDTH))
     return re.sub(r", [\d,]+ bytes \([\d.,]+ per record\)", "", file.getvalue())
 
 
 def _pages(content: dict[str, Any]) -> dict[str, str]:
-    """What is made of a document; the page without its style, which is the same in each."""
-    # What a reader of the document gets, not what is in memory.
+    """The texts made from a document; the page without its style, which is always the same."""
+    # As a reader of the document gets it, not as it is in memory.
     content = json.loads(json.dumps(content))
     return {
         "page.html": _STYLE.sub("<style></style>", page(content)),

@@ -1,10 +1,10 @@
-"""Makes the stored traces and the reports on them; for developers only.
+"""Make the stored traces and the reports on them; for developers only.
 
-    python -m tests.golden.make reports [NAME...]     compare the stored traces anew and write the reports
-    python -m tests.golden.make traces [NAME...]      record the programs anew; needs the frameworks
+    python -m tests.golden.make reports [NAME...]     compare the stored traces again and write the reports
+    python -m tests.golden.make traces [NAME...]      record the programs again; needs the frameworks
 
-A NAME is a family, or a family and a case, such as `kinds` or `kinds/raw_write`; without one it is all of them. `traces` records what
-the frameworks of this Python can run, and says what it left out.
+A NAME is a family, or a family and a case, such as `kinds` or `kinds/raw_write`; the default is all of them. `traces` records the
+cases that the frameworks of this Python can run, and says how many it left out.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SAME = {
     "waited": 0.0,
     "step_seconds": None,
 }
-"""Facts of a run that are another in each, and what is kept in their place."""
+"""Facts that are different in each run, and the values that are stored instead."""
 _PLATFORM = "Linux-6.12.0-x86_64-with-glibc2.36"
 _ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 
@@ -62,7 +62,7 @@ def _families() -> set[str]:
 
 
 def write_reports(case: Case) -> list[str]:
-    """Write the reports on the stored traces of a case; returns the names of the files that changed."""
+    """Write the reports on the stored traces of a case; return the names of the files that changed."""
     with tempfile.TemporaryDirectory() as folder:
         texts = reports_of(case, Path(folder))
     changed = []
@@ -82,7 +82,7 @@ def write_reports(case: Case) -> list[str]:
 
 
 def record(case: Case) -> None:
-    """Record a case, and keep what it left without any trace of this machine."""
+    """Record a case, and store the results without anything that names this machine."""
     with tempfile.TemporaryDirectory(prefix="golden-") as folder:
         if case.source:
             _damage(case, Path(folder))
@@ -101,7 +101,7 @@ def record(case: Case) -> None:
 
 
 def _damage(case: Case, folder: Path) -> None:
-    """Make a case from the stored traces of another one."""
+    """Make a case from the stored traces of another."""
     assert case.damage is not None
     with tarfile.open(FOLDER / case.source / ARCHIVE) as archive:
         archive.extractall(folder, filter="data")
@@ -111,7 +111,7 @@ def _damage(case: Case, folder: Path) -> None:
 
 
 def _recorded(case: Case, folder: Path) -> tuple[Path, Path]:
-    """Run the commands of a case until they come to the expected verdict; the folders of traces and of work."""
+    """Run the commands of a case until they reach the expected verdict; return the folders of traces and of work."""
     for number in range(_TRIES):
         out, work = folder / f"out-{number}", folder / f"work-{number}"
         out.mkdir()
@@ -129,7 +129,7 @@ def _recorded(case: Case, folder: Path) -> tuple[Path, Path]:
 
 
 def _replacements(work: Path) -> list[tuple[str, str]]:
-    """Texts that name this machine and what is written instead, the longest first."""
+    """Texts that name this machine and their replacements, the longest first."""
     packages = "/home/ada/environment/lib/python/site-packages"
     pairs = {
         str(PROGRAMS): "/home/ada/project",
@@ -148,7 +148,7 @@ def _replacements(work: Path) -> list[tuple[str, str]]:
 
 
 def _replaced(value: Any, replacements: Sequence[tuple[str, str]]) -> Any:
-    """A JSON value with all of its texts changed, and what is another in each run made the same."""
+    """A JSON value with replacements in all its texts, and with fixed values for facts that are different in each run."""
     if isinstance(value, dict):
         return {
             _replaced(key, replacements): _SAME[key] if key in _SAME else _replaced(item, replacements)
@@ -163,7 +163,7 @@ def _replaced(value: Any, replacements: Sequence[tuple[str, str]]) -> Any:
 
 
 def _normalise(case: Case, traces: Path, replacements: Sequence[tuple[str, str]]) -> None:
-    """Make traces as if they came from elsewhere; logs and lists of opened files are not kept."""
+    """Remove everything from traces that names this machine, and logs and lists of opened files."""
     for file in sorted(traces.rglob("*")):
         if not file.is_file():
             continue
@@ -186,10 +186,10 @@ def _normalise(case: Case, traces: Path, replacements: Sequence[tuple[str, str]]
 
 
 def _rewrite_names(file: Path, replacements: Sequence[tuple[str, str]]) -> list[str]:
-    """Replace texts in the names of a trace, batch by batch, and return them; what was cut stays cut."""
+    """Replace texts in the names of a trace, batch by batch, and return them; a truncated file stays truncated."""
     names: list[str] = []
     if not file.stat().st_size:
-        # The process was killed before it had written any; they are in the file beside it.
+        # The process was killed before it had written any; they are in `names.pending`.
         return names
     sink = io.BytesIO()
     source = pa.ipc.open_stream(file.read_bytes())
@@ -211,7 +211,7 @@ def _batches(source: pa.ipc.RecordBatchStreamReader) -> Iterator[pa.RecordBatch]
 
 
 def _require_clean(case: Case, text: str) -> None:
-    """Refuse to keep what names this machine."""
+    """Refuse to store a text that names this machine."""
     for word in (str(_REPOSITORY), sys.prefix, str(Path.home()), platform.release()):
         if word in text:
             at = text.index(word)
@@ -219,7 +219,7 @@ def _require_clean(case: Case, text: str) -> None:
 
 
 def _packed(folder: Path) -> bytes:
-    """An archive of a folder that is the same each time."""
+    """A reproducible archive of a folder."""
     sink = io.BytesIO()
     with tarfile.open(fileobj=sink, mode="w:xz", preset=9) as archive:
         for path in sorted(folder.rglob("*")):
@@ -235,7 +235,7 @@ def _packed(folder: Path) -> bytes:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Do what the command line asks for."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["reports", "traces"])
     parser.add_argument("names", nargs="*", metavar="NAME")
@@ -249,7 +249,7 @@ def main(words: Sequence[str] | None = None) -> int:
         if left_out:
             print(f"Left out: {len(left_out)} cases, which need {' and '.join(sorted(missing))}")
         cases = [case for case in cases if case.framework not in missing]
-        # What is made from other traces comes when these are there.
+        # Cases that are made from the traces of others come last.
         for group in ([case for case in cases if not case.source], [case for case in cases if case.source]):
             with ThreadPoolExecutor(options.workers) as pool:
                 for case, error in zip(group, pool.map(_attempted, group), strict=True):

@@ -1,4 +1,4 @@
-"""Comparing on a Dask cluster gives the same report in every byte, also where a worker dies."""
+"""Comparing on a Dask cluster gives the same report byte for byte, even if a worker dies."""
 
 from __future__ import annotations
 

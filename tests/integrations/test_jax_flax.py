@@ -1,4 +1,4 @@
-"""Flax, Optax and Orbax: runs resume bit-exactly in the middle of an epoch, and what is left out of a checkpoint shows."""
+"""Flax, Optax and Orbax: runs resume bit-exactly in the middle of an epoch, and a part missing from a checkpoint changes the result."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def train_nnx(*args: Any, **options: Any) -> str:
 
 
 def linen(folder: Path, **options: Any) -> tuple[str, str]:
-    """What an uninterrupted training ends with, and one that goes on from its checkpoint in the middle of the second epoch."""
+    """The results of an uninterrupted training, and of one resumed from its checkpoint in the middle of the second epoch."""
     train = program("jax_training").train_linen
     scramble()
     full = train(folder)
@@ -56,19 +56,19 @@ def test_a_train_state_in_orbax_resumes_with_the_same_bits(tmp_path: Path) -> No
     assert again == full
 
 
-def test_a_train_state_alone_ends_with_others(tmp_path: Path) -> None:
+def test_a_train_state_alone_ends_with_different_bits(tmp_path: Path) -> None:
     full, again = linen(tmp_path, whole=False)
     assert again != full
 
 
 @pytest.mark.parametrize("step", [2, 6])
-def test_a_model_of_nnx_resumes_with_the_same_bits(step: int, tmp_path: Path) -> None:
+def test_an_nnx_model_resumes_with_the_same_bits(step: int, tmp_path: Path) -> None:
     full, again = resumed(train_nnx, tmp_path, f"{step}.state")
     assert again == full
 
 
 @pytest.mark.parametrize("left_out", ["optimizer", "loader", "model"])
-def test_what_is_left_out_shows(left_out: str, tmp_path: Path) -> None:
+def test_a_part_that_is_left_out_changes_the_result(left_out: str, tmp_path: Path) -> None:
     full, again = resumed(train_nnx, tmp_path, "6.state", left_out=left_out)
     assert again != full
 
@@ -79,7 +79,7 @@ def test_two_recordings_are_the_same_and_have_a_step_per_call(tmp_path: Path) ->
     assert (comparison.recorded.steps, comparison.recorded.steps_by) == (12, "determinism.step")
 
 
-def test_a_draw_that_nobody_seeded_is_found(tmp_path: Path) -> None:
+def test_an_unseeded_draw_is_found(tmp_path: Path) -> None:
     training = program("jax_training")
     usual = training.Loader.__iter__
 
@@ -97,7 +97,7 @@ def test_a_draw_that_nobody_seeded_is_found(tmp_path: Path) -> None:
     assert (comparison.first_divergence.kind, comparison.first_divergence.step) == ("data", 0)
 
 
-def test_names_keep_streams_apart() -> None:
+def test_every_name_has_its_own_key() -> None:
     with pytest.raises(UsageError, match="no seeds are in force"):
         flax.keys("params")
     determinism.seed(1)
@@ -113,7 +113,7 @@ class Small(nnx.Module):
         self.layer = nnx.Linear(2, width, rngs=nnx.Rngs(0))
 
 
-def test_a_model_of_another_shape_is_refused_with_both_shapes() -> None:
+def test_a_model_of_a_different_shape_is_refused_with_both_shapes() -> None:
     saved = determinism.state.capture(model=flax.Saved(Small(3)))
     other = Small(4)
     before = np.asarray(other.layer.kernel[...])
@@ -122,7 +122,7 @@ def test_a_model_of_another_shape_is_refused_with_both_shapes() -> None:
     assert np.array_equal(before, np.asarray(other.layer.kernel[...]))
 
 
-def test_a_train_state_is_read_where_it_was_put() -> None:
+def test_a_train_state_is_restored_into_its_holder() -> None:
     state = TrainState.create(apply_fn=None, params={"weight": jax.numpy.ones(3)}, tx=optax.adam(0.1))
     training = flax.Saved(state)
     saved = determinism.state.capture(training=training)
@@ -152,12 +152,12 @@ def test_the_ledger_of_a_loop_names_a_changed_step(tmp_path: Path) -> None:
     check_ledger(training, tmp_path, "results")
 
 
-def test_the_program_of_the_page_resumes_as_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documented_program_resumes_as_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     full = run_documented("Flax and Orbax")
     assert pattern([full, run_documented("Flax and Orbax", "16")]) == pattern(documented_outputs("Flax and Orbax"))
 
 
 @pytest.mark.thorough("jax")
-def test_the_command_finds_it_the_same_and_counts_its_steps(tmp_path: Path) -> None:
+def test_the_check_command_finds_it_the_same_and_counts_steps(tmp_path: Path) -> None:
     assert checked(tmp_path, "jax_training") == (0, "same", 12)

@@ -1,4 +1,4 @@
-"""A difference in a training with Lightning or the Trainer of Transformers is narrowed from a checkpoint of the trainer's own."""
+"""A difference in a training with Lightning or the Transformers Trainer is narrowed from one of the trainer's checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notebooks that Jupyter's own tools execute, with a real kernel: `%%determinism` shows its summary as HTML and as text."""
+"""Notebooks executed by Jupyter's own tools with a real kernel: `%%determinism` shows its summary as HTML and as text."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def cell(source: str) -> dict[str, Any]:
 
 
 def executed(folder: Path, cells: list[str]) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]]]:
-    """Execute a notebook, and give the outputs of its cells."""
+    """Execute a notebook; returns the finished process and the executed cells."""
     notebook = {"cells": [cell(source) for source in cells], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
     (folder / "notebook.ipynb").write_text(json.dumps(notebook))
     own = {

@@ -1,4 +1,4 @@
-"""The callback for Keras: runs resume bit-exactly after an epoch, batches are steps, and what came too late is said."""
+"""The callback for Keras: runs resume bit-exactly after an epoch, batches are steps, and settings made too late are reported."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_resumed_run_ends_with_the_same_bits(epoch: int, options: dict[str, An
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-def test_without_the_callback_it_ends_with_others(tmp_path: Path) -> None:
+def test_without_the_callback_it_ends_with_different_bits(tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "0.state").touch()
     full, again = resumed(train, tmp_path, "0.state", with_callback=False)
@@ -67,7 +67,7 @@ def test_two_recordings_are_the_same_and_have_a_step_per_batch(tmp_path: Path) -
     assert (comparison.recorded.steps, comparison.recorded.steps_by) == (9, "determinism.step")
 
 
-def test_a_draw_that_nobody_seeded_is_found(tmp_path: Path) -> None:
+def test_an_unseeded_draw_is_found(tmp_path: Path) -> None:
     class Noisy(DeterminismCallback):
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
             noise = [random.SystemRandom().random() for _ in range(8)]
@@ -97,7 +97,7 @@ def model_of() -> Any:
     return keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
 
 
-def test_what_came_too_late_is_told_of_and_what_did_not_is_not() -> None:
+def test_only_missing_and_late_seeds_are_reported() -> None:
     scramble()
     tf.random.set_seed(None)
     model = model_of()
@@ -112,7 +112,7 @@ def test_what_came_too_late_is_told_of_and_what_did_not_is_not() -> None:
     assert fitted(DeterminismCallback(), model_of()) == []
 
 
-def test_what_cannot_be_resumed_is_refused(tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_resumed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="without path="):
         DeterminismCallback(seed=1, resume=True)
     with pytest.raises(StateError, match=r"absent\.state cannot be read"):
@@ -124,7 +124,7 @@ def test_what_cannot_be_resumed_is_refused(tmp_path: Path) -> None:
         fitted(DeterminismCallback(seed=1, path=tmp_path / "run.state", resume=True), unbuilt)
 
 
-def test_its_ledger_is_written_and_a_changed_step_is_named(tmp_path: Path) -> None:
+def test_the_ledger_is_written_and_names_a_changed_step(tmp_path: Path) -> None:
     def training(path: Path, is_planted: bool) -> Any:
         callback = DeterminismCallback(seed=1, ledger=path)
 
@@ -142,7 +142,7 @@ def test_its_ledger_is_written_and_a_changed_step_is_named(tmp_path: Path) -> No
     check_ledger(training, tmp_path, "optimizer")
 
 
-def test_the_program_of_the_page_resumes_as_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documented_program_resumes_as_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     full = run_documented("Keras")
     (tmp_path / "run.state").unlink()
@@ -153,5 +153,5 @@ def test_the_program_of_the_page_resumes_as_the_page_shows(tmp_path: Path, monke
 
 
 @pytest.mark.thorough("tensorflow")
-def test_the_command_finds_it_the_same_and_counts_its_steps(tmp_path: Path) -> None:
+def test_the_check_command_finds_it_the_same_and_counts_steps(tmp_path: Path) -> None:
     assert checked(tmp_path, "keras_training") == (0, "same", 9)

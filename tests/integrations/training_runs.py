@@ -1,4 +1,4 @@
-"""Trains with the programs of `programs/` in this process: to the end, and from each checkpoint on."""
+"""Runs the training programs in `programs/` in this process: to the end, and resumed from a checkpoint."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def checked(folder: Path, name: str) -> tuple[int, str, int]:
 
 
 def scramble() -> None:
-    """Leave the generators as a new process has them: seeded by nobody, and other each time."""
+    """Leave the generators as they are in a new process: unseeded, and different each time."""
     seeding.activate(None)
     random.seed()
     np.random.seed()
 
 
 def resumed(training: Any, folder: Path, checkpoint: str, **options: Any) -> tuple[str, str]:
-    """What an uninterrupted training ends with, and one that goes on from a checkpoint of it."""
+    """The results of an uninterrupted training, and of one resumed from a checkpoint of it."""
     scramble()
     full = training(folder / "full", **options)
     assert (folder / "full" / checkpoint).exists(), sorted(path.name for path in (folder / "full").iterdir())
@@ -62,7 +62,7 @@ def resumed(training: Any, folder: Path, checkpoint: str, **options: Any) -> tup
 
 
 def recorded_twice(training: Any, folder: Path, **options: Any) -> Comparison:
-    """The comparison of two recordings of a training."""
+    """Record a training twice, and compare the recordings."""
     for place in ("a", "b"):
         scramble()
         with determinism.record(folder / f"trace-{place}"):
@@ -72,7 +72,7 @@ def recorded_twice(training: Any, folder: Path, **options: Any) -> Comparison:
 
 @contextmanager
 def settings_put_back() -> Iterator[None]:
-    """Let a test make settings and give seeds that the next one does not have."""
+    """Restore settings and seeds after a test, so that they do not affect the next one."""
     before = seeding.capture_states()
     try:
         with determinism.enable():
@@ -83,7 +83,7 @@ def settings_put_back() -> Iterator[None]:
 
 
 def run_documented(section: str, *arguments: str) -> str:
-    """The last line that the program of a section of the page on trainers prints, run in this process and folder."""
+    """Run the program in a section of the page on trainers, in this process and folder; returns the last line that it prints."""
     text = (PROGRAMS.parents[2] / "docs" / "trainers.md").read_text(encoding="utf-8")
     code = text.partition(f"\n## {section}\n")[2].partition("```python\n")[2].partition("```")[0]
     assert code, section
@@ -101,14 +101,14 @@ def run_documented(section: str, *arguments: str) -> str:
 
 
 def documented_outputs(section: str) -> list[str]:
-    """The lines about weights that a section shows."""
+    """The lines about weights in a section of the page on trainers."""
     text = (PROGRAMS.parents[2] / "docs" / "trainers.md").read_text(encoding="utf-8")
     shown = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     return [line for line in shown.splitlines() if line.startswith("weights ")]
 
 
 def pattern(lines: list[str]) -> list[int]:
-    """Which of some lines are the same: their bits depend on the machine."""
+    """Which lines are equal, since their bits depend on the machine: for each, the position of the first equal line."""
     return [lines.index(line) for line in lines]
 
 
@@ -117,12 +117,12 @@ PLANTED = 3
 
 
 def check_ledger(training: Callable[[Path, bool], Any], folder: Path, group: str) -> None:
-    """See that a training writes its ledger, that an equal one is the same, and that one that is changed at step `PLANTED` differs there.
+    """Assert that a training writes its ledger, that an equal one is the same, and that one changed at step `PLANTED` differs there.
 
     Args:
-        training: Trains with this ledger, changed or not, and gives its `TrainingLedger`.
-        folder: An empty one.
-        group: What the change reaches first.
+        training: Trains with the ledger at this path, changed or not, and returns its `TrainingLedger`.
+        folder: An empty folder.
+        group: The group of the ledger that the change reaches first.
     """
     path = folder / "train.golden"
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Options from pyproject.toml: which file counts, what wins, what is shown, and what a mistake in it says."""
+"""Options from pyproject.toml: which file is used, what takes precedence, what is shown, and how mistakes are reported."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def configure(folder: Path, text: str) -> None:
     (folder / "pyproject.toml").write_text(text, encoding="utf-8")
 
 
-def test_what_the_file_asks_for_is_done_and_paths_are_relative_to_it(project: Path) -> None:
+def test_options_in_the_file_apply_and_paths_are_relative_to_it(project: Path) -> None:
     configure(project, '[tool.determinism.compare]\njson = "found.json"\n')
     assert run(project / "deep" / "down", "compare", project / "one", project / "two")[0] == 1
     assert (project / "found.json").exists()
@@ -47,7 +47,7 @@ def test_the_command_line_wins(project: Path) -> None:
     assert not (project / "found.json").exists()
 
 
-def test_the_nearest_file_with_a_table_counts_and_files_of_others_do_not(project: Path) -> None:
+def test_the_nearest_file_with_a_determinism_table_is_used(project: Path) -> None:
     configure(project, "[tool.determinism.check]\nsteps = 3\n")
     configure(project / "deep", "[tool.other]\nsteps = [\n")
     assert "steps = 3" in run(project / "deep" / "down", "check", "--show-config")[1]
@@ -55,17 +55,17 @@ def test_the_nearest_file_with_a_table_counts_and_files_of_others_do_not(project
     assert "steps = 4" in run(project / "deep" / "down", "check", "--show-config")[1]
 
 
-def test_a_common_option_reaches_each_subcommand_that_has_it(project: Path) -> None:
+def test_a_common_option_applies_to_each_subcommand_that_has_it(project: Path) -> None:
     configure(
         project, '[tool.determinism]\nlevel = "step"\njson = "r.json"\n[tool.determinism.record]\nlevel = "module"\n'
     )
     assert 'level = "step"' in run(project, "check", "--show-config")[1]
     assert 'level = "module"' in run(project, "record", "--show-config")[1]
-    # Its --json is a switch, so the name of a file is not for it.
+    # The --json of `status` is a switch, so the file name does not apply to it.
     assert "json = false" in run(project, "status", "--show-config")[1]
 
 
-def test_what_is_shown_says_where_each_value_is_from_and_is_toml(project: Path) -> None:
+def test_shown_settings_are_toml_and_name_the_source_of_each_value(project: Path) -> None:
     configure(project, '[tool.determinism.check]\nvary = ["hash-seed", "memory"]\nkeep = true\nexplain = false\n')
     status, shown, message = run(project, "check", "--runs", "4", "--show-config")
     assert (status, message) == (0, "")
@@ -80,7 +80,7 @@ def test_what_is_shown_says_where_each_value_is_from_and_is_toml(project: Path) 
     assert again == read
 
 
-def test_subcommands_of_a_group_have_tables_of_their_own(project: Path) -> None:
+def test_subcommands_of_a_group_have_their_own_tables(project: Path) -> None:
     configure(project, "[tool.determinism]\nsteps = 5\n[tool.determinism.golden.create]\nupdate = true\nsteps = 7\n")
     shown = run(project, "golden", "create", "--show-config")[1]
     assert "[tool.determinism.golden.create]\nsteps = 7" in shown
@@ -90,7 +90,7 @@ def test_subcommands_of_a_group_have_tables_of_their_own(project: Path) -> None:
     assert "[tool.determinism.golden] is not a subcommand. Did you mean golden.check?" in run(project, "check", "x")[2]
 
 
-def test_ignores_of_files_may_be_a_table(project: Path) -> None:
+def test_per_file_ignores_may_be_a_table(project: Path) -> None:
     configure(
         project, '[tool.determinism.lint.per-file-ignores]\n"*bad.py" = ["hash-order", "clock"]\n"x.py" = "clock"\n'
     )
@@ -120,7 +120,7 @@ def test_without_a_file_the_defaults_are_shown(project: Path) -> None:
     assert "strict = false" in shown
 
 
-def test_what_follows_the_program_is_the_programs(project: Path) -> None:
+def test_arguments_after_the_program_belong_to_the_program(project: Path) -> None:
     status, shown, _ = run(project, "check", "--show-config", "--", "python", "x.py", "--show-config")
     assert status == 0
     assert "runs is not set" in shown
@@ -145,7 +145,7 @@ def test_what_follows_the_program_is_the_programs(project: Path) -> None:
         ('tool.determinism = "op"\n', 'tool.determinism = "op" is not a table. Write [tool.determinism]'),
     ],
 )  # fmt: skip
-def test_a_mistake_is_named_with_its_place_and_nothing_runs(project: Path, text: str, said: str) -> None:
+def test_a_mistake_is_reported_with_its_place_and_nothing_runs(project: Path, text: str, said: str) -> None:
     configure(project, text)
     status, shown, message = run(project, "check", "--", "touch", "ran")
     assert (status, shown) == (2, "")

@@ -22,12 +22,12 @@ COMMAND = [sys.executable, "-m", "determinism"]
     ("text", "size"),
     [("1", 1), ("500M", 500_000_000), ("2GiB", 2 * 2**30), ("1.5k", 1500), ("10 kb", 10_000), ("3Ti", 3 * 2**40)],
 )
-def test_size(text: str, size: int) -> None:
+def test_a_size_is_parsed(text: str, size: int) -> None:
     assert Size().convert(text, None, None) == size
 
 
 @pytest.mark.parametrize("text", ["", "M", "much", "-1", "0", "1X", "nan", "inf", "1e999", "0.2"])
-def test_no_size(text: str) -> None:
+def test_an_invalid_size_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
         Size().convert(text, None, None)
 
@@ -37,7 +37,7 @@ def traces(tmp_path: Path) -> list[str]:
     return [str(write(tmp_path / "one")), str(write(tmp_path / "two"))]
 
 
-def test_statuses_and_reports(traces: list[str], tmp_path: Path) -> None:
+def test_exit_statuses_match_the_reports(traces: list[str], tmp_path: Path) -> None:
     other = str(write(tmp_path / "three", records=30))
     for arguments, status in ((traces, 0), ([traces[0], other], 1), ([traces[0]], 2), ([traces[0], "nowhere"], 2)):
         report = tmp_path / "report.json"
@@ -49,7 +49,7 @@ def test_statuses_and_reports(traces: list[str], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("redirection", [">/dev/full", ">&-", "2>&-", ">&- 2>&-", ">/dev/full 2>/dev/full", "| true"])
-def test_output_that_nobody_takes(redirection: str, traces: list[str], tmp_path: Path) -> None:
+def test_output_that_cannot_be_written_causes_no_traceback(redirection: str, traces: list[str], tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     line = f'"$@" {redirection}'
     ended = subprocess.run(
@@ -72,13 +72,15 @@ def unread() -> Iterator[int]:
     os.close(writing)
 
 
-def test_a_report_that_nobody_reads_is_trouble_whatever_it_says(traces: list[str], tmp_path: Path, unread: int) -> None:
+def test_a_report_that_cannot_be_written_is_an_error_whatever_the_verdict(
+    traces: list[str], tmp_path: Path, unread: int
+) -> None:
     for command in (["compare", *traces], ["show", traces[0]]):
         ended = subprocess.run([*COMMAND, *command], stdout=unread, stderr=subprocess.PIPE, check=False)
         assert (ended.returncode, ended.stderr) == (2, b"")
 
 
-def test_a_program_that_fails_because_nobody_reads_it_is_not_said_to_vary(tmp_path: Path, unread: int) -> None:
+def test_a_program_that_fails_without_a_reader_is_not_said_to_vary(tmp_path: Path, unread: int) -> None:
     program = tmp_path / "program.py"
     program.write_text("print('much ' * 10_000)")
     command = [*COMMAND, "check", "--output", str(tmp_path / "traces"), "--", sys.executable, str(program)]
@@ -89,13 +91,13 @@ def test_a_program_that_fails_because_nobody_reads_it_is_not_said_to_vary(tmp_pa
 
 
 @pytest.mark.parametrize("command", [["check", "--json", "--", "python", "a.py"], ["doctor", "--json", "-"]])
-def test_what_looks_like_an_option_is_no_file(command: list[str], tmp_path: Path) -> None:
+def test_an_argument_that_looks_like_an_option_is_not_a_file(command: list[str], tmp_path: Path) -> None:
     ended = subprocess.run([*COMMAND, *command], capture_output=True, check=False, text=True, cwd=tmp_path)
     assert ended.returncode == 2 and "expected a file path, got" in ended.stderr
     assert not list(tmp_path.iterdir())
 
 
-def test_ascii_terminal(traces: list[str]) -> None:
+def test_output_to_an_ascii_terminal_is_ascii(traces: list[str]) -> None:
     ended = subprocess.run(
         [*COMMAND, "show", traces[0]], env={"PYTHONIOENCODING": "ascii", "PATH": ""}, capture_output=True, check=False
     )
@@ -103,7 +105,7 @@ def test_ascii_terminal(traces: list[str]) -> None:
     assert ended.stdout.isascii()
 
 
-def test_defect_of_ours_is_no_traceback(traces: list[str], tmp_path: Path) -> None:
+def test_an_internal_error_causes_no_traceback(traces: list[str], tmp_path: Path) -> None:
     code = (
         "import determinism.session.check as check, determinism.__main__ as cli\n"
         "def fail(*a, **k): raise ZeroDivisionError('one')\n"
@@ -120,7 +122,7 @@ def test_defect_of_ours_is_no_traceback(traces: list[str], tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("command", ["check", "compare", "record", "show"])
-def test_help(command: str) -> None:
+def test_help_begins_with_the_usage(command: str) -> None:
     ended = subprocess.run([*COMMAND, command, "--help"], capture_output=True, text=True, check=False)
     assert ended.returncode == 0
     assert ended.stdout.startswith(f"Usage: determinism {command} ")

@@ -1,4 +1,4 @@
-"""The reports that commands write: which files, what happens to files that are there, and annotations."""
+"""The reports that commands write: which files, what happens to existing files, and annotations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def traces(tmp_path: Path) -> list[str]:
 
 
 def run(*arguments: str | Path, folder: Path) -> tuple[int, str, str]:
-    """Exit status, output and messages."""
+    """Run a command and return its exit status, output and messages."""
     ended = subprocess.run([*COMMAND, *map(str, arguments)], cwd=folder, capture_output=True, check=False, text=True)
     assert "Traceback" not in ended.stderr
     return ended.returncode, ended.stdout, ended.stderr
@@ -110,14 +110,14 @@ def test_wrong_options_are_in_every_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["--json", "--html", "--junit"])
-def test_a_report_replaces_the_one_before(option: str, traces: list[str], tmp_path: Path) -> None:
+def test_a_report_replaces_the_previous_one(option: str, traces: list[str], tmp_path: Path) -> None:
     (tmp_path / "report").write_text("old " * 100_000)
     assert run("compare", *traces, option, "report", folder=tmp_path)[0] == 1
     assert "old old" not in (tmp_path / "report").read_text()
 
 
 @pytest.mark.parametrize("option", ["--json", "--html", "--junit"])
-def test_a_place_that_cannot_be_written_is_seen_first(option: str, traces: list[str], tmp_path: Path) -> None:
+def test_an_unwritable_place_is_noticed_first(option: str, traces: list[str], tmp_path: Path) -> None:
     status, printed, message = run("compare", *traces, option, "nowhere/report", folder=tmp_path)
     assert (status, printed) == (2, "")
     assert f"{option} nowhere/report: nowhere does not exist" in message
@@ -130,7 +130,7 @@ def test_two_reports_in_one_file_are_refused(traces: list[str], tmp_path: Path) 
     assert not (tmp_path / "same").exists()
 
 
-def test_a_report_is_not_made_over_its_source(traces: list[str], tmp_path: Path) -> None:
+def test_a_report_does_not_overwrite_its_source(traces: list[str], tmp_path: Path) -> None:
     run("compare", *traces, "--json", "r.json", folder=tmp_path)
     before = (tmp_path / "r.json").read_bytes()
     status, _, message = run("report", "r.json", "--html", "r.json", folder=tmp_path)
@@ -139,7 +139,7 @@ def test_a_report_is_not_made_over_its_source(traces: list[str], tmp_path: Path)
     assert (tmp_path / "r.json").read_bytes() == before
 
 
-def test_a_defect_of_one_report_costs_no_other(tmp_path: Path) -> None:
+def test_a_defect_in_one_report_does_not_prevent_the_others(tmp_path: Path) -> None:
     said: list[str] = []
     reports = Reports(tmp_path / "r.json", tmp_path / "r.html", tmp_path / "r.xml")
     assert not reports.write({"verdict": "same"}, said.append)
@@ -147,12 +147,12 @@ def test_a_defect_of_one_report_costs_no_other(tmp_path: Path) -> None:
     assert len(said) == 2 and all("This is a bug in determinism" in message for message in said)
 
 
-def test_several_reports_may_go_to_nowhere(traces: list[str], tmp_path: Path) -> None:
+def test_several_reports_may_go_to_dev_null(traces: list[str], tmp_path: Path) -> None:
     assert run("compare", *traces, "--json", "/dev/null", "--html", "/dev/null", folder=tmp_path)[0] == 1
     assert Path("/dev/null").is_char_device()
 
 
-def test_what_is_no_report_is_refused_and_makes_nothing(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_report_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     (tmp_path / "r.json").write_text('{"schema": "determinism.report/1", "verdict": "maybe"}')
     status, _, message = run("report", "r.json", "--html", "r.html", folder=tmp_path)
     assert status == 2
@@ -167,7 +167,7 @@ def test_a_stored_report_is_printed_as_it_was(options: list[str], traces: list[s
     assert ("  kind  " in printed) == bool(options)
 
 
-def test_annotations_follow_the_report_which_no_runner_obeys(
+def test_annotations_follow_the_report_whose_commands_no_runner_obeys(
     traces: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
@@ -193,6 +193,6 @@ def test_outside_of_github_an_annotation_is_one_short_line_for_editors(
     assert re.fullmatch(r"\S+:\d+: error: Different: .* \[\w+\]", printed.splitlines()[-1])
 
 
-def test_without_being_asked_nothing_is_annotated(traces: list[str], tmp_path: Path) -> None:
+def test_nothing_is_annotated_by_default(traces: list[str], tmp_path: Path) -> None:
     assert "::error" not in run("compare", *traces, folder=tmp_path)[1]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]

@@ -1,4 +1,4 @@
-"""A change of a program is made to its text in memory, or not at all."""
+"""A change to a program is made to its text in memory, or not at all."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def printed(source: bytes, *changes: CodeChange) -> list[str]:
     return ast.unparse(changed_tree(source, "/p/read.py", changes)).splitlines()
 
 
-def test_line_is_replaced_and_all_others_stay() -> None:
+def test_a_line_is_replaced_and_all_others_stay() -> None:
     tree = changed_tree(TEXT, "/p/read.py", [SORTED])
     assert "for name in sorted(os.listdir('.')):" in ast.unparse(tree)
     assert [(type(one).__name__, one.lineno) for one in tree.body] == [
@@ -34,12 +34,12 @@ def test_line_is_replaced_and_all_others_stay() -> None:
     ]
 
 
-def test_line_breaks_of_another_system_stay() -> None:
+def test_line_breaks_of_another_system_are_accepted() -> None:
     windows = TEXT.replace(b"\n", b"\r\n")
     assert printed(windows, SORTED) == printed(TEXT, SORTED)
 
 
-def test_imports_stand_before_the_program_and_take_no_line() -> None:
+def test_imports_come_before_the_program_and_take_no_line() -> None:
     change = CodeChange(SORTED.file, SORTED.changes, ("import zlib", "import json"))
     tree = changed_tree(TEXT, "/p/read.py", [change, change])
     assert [ast.unparse(one) for one in tree.body[2:5]] == ["import zlib", "import json", "import os"]
@@ -47,14 +47,14 @@ def test_imports_stand_before_the_program_and_take_no_line() -> None:
     compile(tree, "read.py", "exec")
 
 
-def test_lines_may_become_more() -> None:
+def test_a_line_may_become_several() -> None:
     change = CodeChange(
         SORTED.file, (ChangedLines(6, 6, "    print(name)  # één", "    name = name\n    print(name)"),)
     )
     assert printed(TEXT, change, SORTED)[-2:] == ["    name = name", "    print(name)"]
 
 
-def test_text_that_is_another_one_is_not_changed() -> None:
+def test_text_that_does_not_match_is_not_changed() -> None:
     with pytest.raises(Unchangeable, match="line 5"):
         changed_tree(TEXT.replace(b"listdir", b"scandir"), "/p/read.py", [SORTED])
 
@@ -65,7 +65,7 @@ def test_two_changes_of_one_line_are_not_made() -> None:
         changed_tree(TEXT, "/p/read.py", [SORTED, other])
 
 
-def test_only_the_changed_file_runs_from_other_code(tmp_path: Path) -> None:
+def test_only_the_changed_file_runs_from_changed_code(tmp_path: Path) -> None:
     file = tmp_path / "read.py"
     file.write_bytes(TEXT)
     (tmp_path / "other.py").write_bytes(TEXT)

@@ -1,4 +1,4 @@
-"""Fixes as diffs: what `git apply` makes of them is what was meant, and the place of added lines is one where they work."""
+"""Fixes as diffs: `git apply` gives the intended program, and added lines are placed where they take effect."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_patch_finds_a_file_whose_name_has_spaces(program: Path) -> None:
     assert named.read_text(encoding="utf-8") == text != PROGRAM
 
 
-def test_a_seed_stands_beside_the_other_seeds_and_by_the_name_of_the_import(program: Path) -> None:
+def test_a_seed_is_placed_next_to_other_seeds_under_the_name_of_the_import(program: Path) -> None:
     change = lines_at_start(program, "numpy.random.seed(0)")
     assert patched(program, change) == PROGRAM.replace("seed(0)\n", "seed(0)\nnp.random.seed(0)\n")
 
@@ -102,7 +102,7 @@ print(nets.train())
 """
 
 
-def test_lines_and_their_imports_follow_what_is_set_for_imports(program: Path) -> None:
+def test_lines_and_their_imports_follow_settings_that_affect_imports(program: Path) -> None:
     program.write_text(SETTING, encoding="utf-8")
     text = patched(program, lines_at_start(program, "tf.keras.utils.set_random_seed(0)"))
     set_last = 'os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")\n'
@@ -110,7 +110,7 @@ def test_lines_and_their_imports_follow_what_is_set_for_imports(program: Path) -
     assert text == SETTING.replace(f"{set_last}import nets\n", added)
 
 
-def test_an_import_still_precedes_a_change_among_what_is_set(program: Path) -> None:
+def test_an_import_still_precedes_a_change_among_such_settings(program: Path) -> None:
     program.write_text(SETTING, encoding="utf-8")
     line = 'os.environ["KERAS_BACKEND"] = "jax"'
     change = CodeChange(str(program), (ChangedLines(5, 5, line, "zlib.crc32(b'x')"),), ("import zlib",))
@@ -118,14 +118,14 @@ def test_an_import_still_precedes_a_change_among_what_is_set(program: Path) -> N
     assert text.index("import zlib") < text.index("zlib.crc32")
 
 
-def test_what_is_set_after_the_imports_does_not_move_the_lines(program: Path) -> None:
+def test_settings_after_the_imports_do_not_move_the_lines(program: Path) -> None:
     program.write_text("import os\nimport torch\nos.environ['A'] = 'b'\nprint(torch.rand(1))\n", encoding="utf-8")
     text = patched(program, lines_at_start(program, "torch.manual_seed(0)"))
     assert text.startswith("import os\nimport torch\n\ntorch.manual_seed(0)\nos.environ")
 
 
 @pytest.mark.parametrize("text", ["print(1)\n", "def f(:\n", ""])
-def test_a_program_without_imports_has_no_place_for_them(text: str, program: Path) -> None:
+def test_a_program_without_imports_has_no_place_for_added_lines(text: str, program: Path) -> None:
     program.write_text(text, encoding="utf-8")
     assert lines_at_start(program, "torch.manual_seed(0)") is None
 
@@ -168,7 +168,7 @@ def test_the_program_is_the_module_of_the_command_or_the_script_of_a_launcher(
     assert started_program(command.split(), None) == (None if file is None else program.parent / file)
 
 
-def test_what_another_file_does_comes_later_where_the_program_called_it_after_its_imports(program: Path) -> None:
+def test_code_in_another_file_runs_later_if_the_program_calls_it_after_its_imports(program: Path) -> None:
     elsewhere = Frame("/data/loader.py", 90, "load", "")
     early, late = (Frame(str(program), line, "<module>", "") for line in (4, 9))
     assert lines_at_start(program, "numpy.random.seed(0)", before=[elsewhere, late]) is not None
@@ -177,7 +177,7 @@ def test_what_another_file_does_comes_later_where_the_program_called_it_after_it
     assert lines_at_start(program, "numpy.random.seed(0)", before=[elsewhere, elsewhere]) is None
 
 
-def test_lines_are_not_added_after_what_they_are_to_come_before(program: Path) -> None:
+def test_lines_are_not_added_after_code_that_they_must_precede(program: Path) -> None:
     early, late = (Frame(str(program), line, "<module>", "") for line in (4, 9))
     elsewhere = Frame("/data/loader.py", 90, "load", "")
     assert lines_at_start(program, "numpy.random.seed(0)", before=[late]) is not None
@@ -186,12 +186,12 @@ def test_lines_are_not_added_after_what_they_are_to_come_before(program: Path) -
 
 
 @pytest.mark.parametrize("code", ["DataLoader(..., num_workers=0)", "setarch --addr-no-randomize COMMAND"])
-def test_what_is_no_line_of_its_own_is_not_added(code: str, program: Path) -> None:
+def test_code_that_is_not_a_complete_line_is_not_added(code: str, program: Path) -> None:
     assert lines_at_start(program, code) is None
 
 
 @pytest.mark.parametrize(("line", "is_found"), [(9, True), (4, False)])
-def test_the_fix_has_a_diff_of_the_program_where_the_calls_show_that_it_comes_first(
+def test_the_fix_has_a_diff_if_the_calls_show_that_its_lines_come_first(
     line: int, is_found: bool, program: Path
 ) -> None:
     drawn = make_frame(7)

@@ -1,4 +1,4 @@
-"""What comparing stored runs says beyond the comparison: a likely cause, and what would search for it."""
+"""What comparing stored runs reports beyond the comparison: a likely cause, and the command to search for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def stored(folder: Path, name: str, digest: str, *, command: list[str]) -> Path:
     return builder.close()
 
 
-def test_the_likely_cause_and_the_command_that_confirms_it(tmp_path: Path) -> None:
+def test_the_likely_cause_and_the_command_to_confirm_it_are_shown(tmp_path: Path) -> None:
     command = ["python", "train.py", "--name", "a b"]
     runs = [stored(tmp_path, name, name, command=command) for name in ("first", "second")]
     found = determinism.compare(*runs)
@@ -31,7 +31,7 @@ def test_the_likely_cause_and_the_command_that_confirms_it(tmp_path: Path) -> No
     assert "determinism check -- python train.py --name 'a b'" in lines
 
 
-def test_runs_of_two_commands_name_no_command(tmp_path: Path) -> None:
+def test_for_runs_of_two_commands_no_command_is_shown(tmp_path: Path) -> None:
     runs = [stored(tmp_path, name, name, command=["python", name]) for name in ("first", "second")]
     text = "\n".join(lines_of(determinism.compare(*runs)))
     assert "Comparing stored runs starts no program." in text and "determinism check" not in text

@@ -1,4 +1,4 @@
-"""Comparing over an executor gives what comparing here gives, byte by byte; workers that die are replaced, and that is said."""
+"""Comparing over an executor gives the same report as comparing here, byte by byte; workers that die are replaced and reported."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def pool() -> object:
 
 
 class Kept(Executor):
-    """One that several comparisons use."""
+    """An executor that several comparisons share."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -69,14 +69,14 @@ class Kept(Executor):
 
 
 @pytest.mark.parametrize("archive", archives(), ids=lambda archive: "/".join(archive.parts[-3:-1]))
-def test_the_report_is_the_same_in_every_byte(archive: Path, pool: Executor, tmp_path: Path) -> None:
+def test_the_report_is_the_same_byte_by_byte(archive: Path, pool: Executor, tmp_path: Path) -> None:
     runs = unpacked(archive, tmp_path)
 
     assert report(runs, PairsOverExecutor(lambda: Kept(pool), 2)) == report(runs)
 
 
 def dying(times: int) -> tuple[PairsOverExecutor, list[str]]:
-    """What compares with a pool whose workers are killed so many times, and what it says."""
+    """A comparison over a pool whose workers are killed this many times, and its messages."""
     said: list[str] = []
     left = [times]
 
@@ -90,7 +90,7 @@ def dying(times: int) -> tuple[PairsOverExecutor, list[str]]:
     return PairsOverExecutor(make, 1, said.append), said
 
 
-def test_a_worker_that_dies_is_replaced_and_told(tmp_path: Path) -> None:
+def test_a_worker_that_dies_is_replaced_and_reported(tmp_path: Path) -> None:
     runs = unpacked(STORED / "ranks" / sorted(os.listdir(STORED / "ranks"))[0] / "traces.tar.xz", tmp_path)
     over, said = dying(1)
 
@@ -98,7 +98,7 @@ def test_a_worker_that_dies_is_replaced_and_told(tmp_path: Path) -> None:
     assert len(said) == 1 and said[0].startswith("A comparison worker died; 2 of 2 pairs")
 
 
-def test_workers_that_die_again_and_again_end_the_comparison(tmp_path: Path) -> None:
+def test_workers_that_keep_dying_end_the_comparison(tmp_path: Path) -> None:
     runs = unpacked(STORED / "ranks" / sorted(os.listdir(STORED / "ranks"))[0] / "traces.tar.xz", tmp_path)
     over, _ = dying(MOST_ATTEMPTS)
 
@@ -107,7 +107,7 @@ def test_workers_that_die_again_and_again_end_the_comparison(tmp_path: Path) -> 
     assert caught.value.identifier == "compare-worker-died"
 
 
-def test_a_scheduler_that_is_not_there_is_named() -> None:
+def test_a_missing_scheduler_is_reported() -> None:
     with pytest.raises(DeterminismError) as caught, pairs_over(1, "tcp://127.0.0.1:1"):
         pass
     assert caught.value.identifier in ("dask-missing", "scheduler-unreachable")

@@ -1,4 +1,4 @@
-"""Pairing the records of one step, and telling in what paired records differ."""
+"""Pairing the records of one step, and finding how paired records differ."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Pairs = list[tuple[int, int]]
 
 
 def make(folder: Path, ops: str) -> Path:
-    """A run with one record per letter; a capital letter has the same op at another line."""
+    """A run with one record per letter; a capital letter is the same op on another line."""
     builder = TraceBuilder(folder)
     for letter in ops:
         builder.add(f"op::{letter.lower()}", site=("/work/train.py", 2 if letter.isupper() else 1))
@@ -40,7 +40,7 @@ def pairs_of(tmp_path: Path, first: str, second: str) -> Pairs:
 
 
 def letters(pairs: Pairs, first: str, second: str) -> list[str]:
-    """Each pair as two letters, with a dot where a side has none; the record of the end left out."""
+    """Each pair as two letters, with a dot for a missing record and without the record of the end."""
     texts = [(first + "$")[a] if a >= 0 else "." for a, _ in pairs]
     others = [(second + "$")[b] if b >= 0 else "." for _, b in pairs]
     return [a + b for a, b in zip(texts, others, strict=True) if "$" not in a + b]
@@ -62,7 +62,7 @@ def letters(pairs: Pairs, first: str, second: str) -> list[str]:
         ("abxab", "abyab", "aa bb .y x. aa bb"),
     ],
 )
-def test_pairs(tmp_path: Path, first: str, second: str, expected: str | None) -> None:
+def test_records_of_equal_ops_are_paired(tmp_path: Path, first: str, second: str, expected: str | None) -> None:
     found = letters(pairs_of(tmp_path, first, second), first, second)
     if expected is None:
         assert sorted(found) == ["aa", "bb"]
@@ -100,7 +100,7 @@ def test_module_phase_and_thread_keep_records_apart(tmp_path: Path) -> None:
 
 
 def flags_of(tmp_path: Path, *changes: dict) -> Flags:
-    """What differs between record 2 of two runs; records 0 and 1 are its possible producers."""
+    """The differences between record 2 of two runs; records 0 and 1 are its possible producers."""
     folders = []
     for side, change in enumerate(changes):
         builder = TraceBuilder(tmp_path / str(side))
@@ -142,7 +142,9 @@ def flags_of(tmp_path: Path, *changes: dict) -> Flags:
         ("generators", {"generators": ["a"]}, {}),
     ],
 )
-def test_aspects_in_which_records_differ(tmp_path: Path, aspect: str, first: dict, second: dict) -> None:
+def test_only_the_aspect_in_which_records_differ_is_flagged(
+    tmp_path: Path, aspect: str, first: dict, second: dict
+) -> None:
     flags = flags_of(tmp_path, first, second)
     found = [name for name in ("outputs", "edges", "digests", "arguments", "generators") if getattr(flags, name)[2]]
     assert found == [aspect]
@@ -154,7 +156,7 @@ def test_equal_records_have_no_flags(tmp_path: Path) -> None:
     assert not flags_of(tmp_path, same, same).any().any()
 
 
-def test_entries_of_lists() -> None:
+def test_lists_are_compared_entry_by_entry() -> None:
     first = Children(np.array([0, 2, 2, 3]), {"x": np.array([1, 2, 3])})
     second = Children(np.array([0, 2, 3, 4]), {"x": np.array([1, 9, 5, 3])})
     rows = np.arange(3)
@@ -164,7 +166,7 @@ def test_entries_of_lists() -> None:
     assert lists_differ(lists, RunPair(np.array([2]), np.array([2])), columns).tolist() == [False]
 
 
-def test_translation_of_record_numbers() -> None:
+def test_record_numbers_are_translated_to_keys() -> None:
     translation = Translation(10)
     translation.add(10, np.array([10, 11, 12]))
     translation.add(13, np.array([14, 15]))
@@ -221,7 +223,7 @@ def test_extra_records_shift_numbers_but_not_keys(tmp_path: Path) -> None:
         assert group.producers.first.tolist() == group.producers.second.tolist()
 
 
-def test_a_run_that_ends_earlier(tmp_path: Path) -> None:
+def test_records_after_the_end_of_the_shorter_run_have_no_partner(tmp_path: Path) -> None:
     folders = []
     for side, steps in enumerate((3, 1)):
         builder = TraceBuilder(tmp_path / str(side))

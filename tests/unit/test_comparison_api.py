@@ -1,4 +1,4 @@
-"""What a program can do with a comparison: ask it, raise, and write the report."""
+"""What a program can do with a comparison: test it, raise an error, and write the report."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_comparison_is_true_if_the_runs_are_the_same() -> None:
         bool(make_inconclusive("Both runs failed."))
 
 
-def test_it_raises_if_they_differ_with_the_report_as_the_message() -> None:
+def test_a_difference_raises_with_the_report_as_the_message() -> None:
     make_comparison().raise_if_different()
     with pytest.raises(AssertionError) as caught:
         make_different().raise_if_different()
@@ -38,7 +38,7 @@ def test_it_raises_if_they_differ_with_the_report_as_the_message() -> None:
     assert not isinstance(without.value, AssertionError)
 
 
-def test_the_report_is_text_and_has_every_detail_if_asked() -> None:
+def test_the_report_is_text_and_has_every_detail_if_verbose() -> None:
     report, verbose = make_different().report(), make_different().report(verbose=True)
     assert report.startswith("Different: an operation gave different results")
     assert "\x1b" not in report and "-v" not in report
@@ -46,7 +46,7 @@ def test_the_report_is_text_and_has_every_detail_if_asked() -> None:
     assert "  kind  " in verbose and "  kind  " not in report
 
 
-def test_it_writes_the_page_and_the_document(tmp_path: Path) -> None:
+def test_a_comparison_writes_the_page_and_the_document(tmp_path: Path) -> None:
     comparison = make_different()
     comparison.to_html(tmp_path / "r.html")
     comparison.to_json(str(tmp_path / "r.json"))
@@ -66,7 +66,7 @@ def test_a_notebook_shows_the_summary_of_the_page(text: str) -> None:
 @pytest.mark.parametrize(
     "comparison", [make_comparison(), make_different(), make_crowded("a\nb"), make_inconclusive("a\nb")]
 )
-def test_its_repr_is_one_line(comparison: determinism.Comparison) -> None:
+def test_the_repr_of_a_comparison_is_one_line(comparison: determinism.Comparison) -> None:
     assert repr(comparison).startswith("<Comparison ")
     assert "\n" not in repr(comparison)
 
@@ -75,12 +75,12 @@ def test_its_repr_is_one_line(comparison: determinism.Comparison) -> None:
     ("name", "meant"),
     [("set_seed", "seed"), ("seed_everything", "seed"), ("compar", "compare"), ("make_deterministic", "enable")],
 )
-def test_a_likely_guess_is_answered(name: str, meant: str) -> None:
+def test_a_likely_guess_gets_a_suggestion(name: str, meant: str) -> None:
     with pytest.raises(AttributeError, match=rf"has no attribute '{name}'. Did you mean determinism\.{meant}\?"):
         getattr(determinism, name)
 
 
-def test_a_likely_guess_of_how_state_is_kept_is_answered() -> None:
+def test_a_likely_guess_in_the_state_module_gets_a_suggestion() -> None:
     with pytest.raises(AttributeError, match=r"Did you mean determinism\.state\.capture\(\.\.\.\)\.save\(path\)\?"):
         determinism.state.save  # type: ignore[attr-defined]  # noqa: B018
     with pytest.raises(AttributeError, match=r"Did you mean determinism\.state\.capture\?"):
@@ -89,7 +89,7 @@ def test_a_likely_guess_of_how_state_is_kept_is_answered() -> None:
         determinism.state.weather  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_what_nobody_can_have_meant_has_no_answer() -> None:
+def test_an_unrelated_name_gets_no_suggestion() -> None:
     with pytest.raises(AttributeError, match=r"has no attribute 'quux_zyx'$"):
         determinism.quux_zyx  # type: ignore[attr-defined]  # noqa: B018
 
@@ -102,7 +102,7 @@ def test_a_negative_seed_is_refused() -> None:
 
 
 def test_a_step_outside_of_a_recording_warns_once(tmp_path: Path) -> None:
-    # Libraries do this all the time; Python's filter then forgets what it has shown.
+    # Libraries do this all the time; Python then forgets which warnings it has shown.
     quiet = "    with warnings.catch_warnings():\n        warnings.simplefilter('ignore')\n"
     program = f"import determinism, warnings\nfor _ in range(3):\n{quiet}    determinism.step()\ndeterminism.step()\n"
     environment = {name: value for name, value in os.environ.items() if name != RUN_VARIABLE}

@@ -1,4 +1,4 @@
-"""Where nothing but batches counts the steps, batches in another order are the same work, unless a result depends on the order."""
+"""If only batches count the steps, batches in a different order are the same work unless a result depends on the order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.traces import Ref, TraceBuilder
 
 
 def score(builder: TraceBuilder, name: str) -> int:
-    """A batch is loaded and evaluated."""
+    """Load and evaluate a batch."""
     batch = builder.add(
         "determinism::batch",
         [Ref(-1, digest=name)],
@@ -25,7 +25,7 @@ def score(builder: TraceBuilder, name: str) -> int:
 
 
 def read(builder: TraceBuilder, made: int, value: str) -> None:
-    """The program reads a number."""
+    """Let the program read a number."""
     builder.add("aten::item", [made], [value], role=Role.ESCAPE, site=("/work/eval.py", 9))
 
 
@@ -50,7 +50,7 @@ def orders(comparison: Comparison) -> Sequence[object]:
     return (comparison.verdict, None if first is None else first.kind)
 
 
-def test_scores_that_are_put_in_order_again_are_the_same(tmp_path: Path) -> None:
+def test_scores_that_are_sorted_again_are_the_same(tmp_path: Path) -> None:
     assert orders(evaluated(tmp_path, ("abcd", "cabd"), adds_up=False)) == (Verdict.SAME, None)
 
 

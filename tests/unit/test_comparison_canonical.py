@@ -17,14 +17,14 @@ def make(folder: Path, sites: list[tuple[str, int]], directory: str = "/work", o
 
 
 def same_stacks(first: Path, second: Path) -> list[bool]:
-    """Per record whether both runs know its stack by one number."""
+    """Whether the stack of each record has the same number in both runs."""
     _, _, left, right, canonical = opened(first, second)
     mine = canonical.stacks.first[left.columns["stack"]]
     others = canonical.stacks.second[right.columns["stack"]]
     return (mine == others).tolist()[:-1]
 
 
-def test_names_that_come_in_another_order(tmp_path: Path) -> None:
+def test_names_in_a_different_order(tmp_path: Path) -> None:
     sites = [("/work/a.py", 1), ("/work/a.py", 2), ("/work/b.py", 1)]
     _, _, left, right, canonical = opened(
         make(tmp_path / "1", sites, ops="abc"), make(tmp_path / "2", sites[::-1], ops="cba")
@@ -56,26 +56,26 @@ def test_files_below_the_working_directory_are_relative(tmp_path: Path) -> None:
     assert same_stacks(first, second) == [True, True]
 
 
-def test_another_line_is_another_stack(tmp_path: Path) -> None:
+def test_a_different_line_is_a_different_stack(tmp_path: Path) -> None:
     first = make(tmp_path / "1", [("/work/train.py", line) for line in (1, 2, 3, 4)])
     second = make(tmp_path / "2", [("/work/train.py", line) for line in (1, 2, 3, 5)])
     assert same_stacks(first, second) == [True, True, True, False]
 
 
-def test_lines_are_left_out_when_the_program_was_changed(tmp_path: Path) -> None:
+def test_lines_are_ignored_if_the_program_was_changed(tmp_path: Path) -> None:
     first = make(tmp_path / "1", [("/work/train.py", line) for line in (1, 2, 3)])
     second = make(tmp_path / "2", [("/work/train.py", line) for line in (11, 12, 13)])
     assert all(same_stacks(first, second))
 
 
-def test_files_are_left_out_when_they_were_moved(tmp_path: Path) -> None:
+def test_files_are_ignored_if_they_were_moved(tmp_path: Path) -> None:
     first = make(tmp_path / "1", [("/somewhere/train.py", line) for line in (1, 2, 3)])
     second = make(tmp_path / "2", [("/elsewhere/train.py", line) for line in (1, 2, 3)])
     assert all(same_stacks(first, second))
 
 
-def test_a_file_that_only_one_run_has_pairs_by_line_and_function(tmp_path: Path) -> None:
-    """Code that was generated under a random name, among much that was not."""
+def test_a_file_that_only_one_run_has_is_matched_by_line_and_function(tmp_path: Path) -> None:
+    """Code generated under a random name, among much code that was not."""
     usual = [("/work/train.py", line) for line in range(8)]
     first = make(tmp_path / "1", [*usual, ("/tmp/tmpabc/generated.py", 3)])
     second = make(tmp_path / "2", [*usual, ("/tmp/tmpxyz/generated.py", 3)])

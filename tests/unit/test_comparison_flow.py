@@ -1,4 +1,4 @@
-"""Which differences are read: rules of live and dead on traces that no framework made."""
+"""Which differences are read: the rules for live and dead values, on traces written without a framework."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOW, HIGH = layout(2, elements=4), layout(2, offset=2, elements=4)
 
 
 def compared(folder: Path, write: Writer, **options: bool) -> Comparison:
-    """Two runs, each written by one call with the number of the run."""
+    """Compare two runs, each written by one call with the run's number."""
     folders = []
     for run in range(2):
         builder = TraceBuilder(folder / str(run))
@@ -47,12 +47,12 @@ def divergence(comparison: Comparison) -> tuple[Kind | None, int]:
     return comparison.first_divergence.kind, comparison.first_divergence.record
 
 
-def test_equal_runs(tmp_path: Path) -> None:
+def test_equal_runs_are_the_same(tmp_path: Path) -> None:
     comparison = compared(tmp_path, lambda b, run: escape(b, b.add("op::a"), "x"))
     assert comparison.verdict is Verdict.SAME and comparison.dead_differences == 0
 
 
-def test_unread(tmp_path: Path) -> None:
+def test_an_unread_difference_is_dead(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         b.add("op::use", [differing(b, run)], [f"used {run}"])
 
@@ -61,7 +61,7 @@ def test_unread(tmp_path: Path) -> None:
     assert divergence(compared(tmp_path / "2", write, strict=True)) == (Kind.ARGUMENT, 0)
 
 
-def test_escaped(tmp_path: Path) -> None:
+def test_a_difference_that_escapes_counts(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         escape(b, b.add("op::use", [differing(b, run)], [f"used {run}"]), f"used {run}")
 
@@ -80,7 +80,7 @@ def test_memory_that_was_handed_out_is_visible_if_it_differs(tmp_path: Path) -> 
     assert equal.first_visible is None and equal.absorbed
 
 
-def test_a_result_that_no_op_used_is_not_called_by_a_name_that_only_the_trace_knows(tmp_path: Path) -> None:
+def test_a_result_that_no_op_used_is_not_shown_under_an_internal_name(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         b.add(RESULTS_OP, [differing(b, run)], [], role=Role.ESCAPE)
 
@@ -88,7 +88,7 @@ def test_a_result_that_no_op_used_is_not_called_by_a_name_that_only_the_trace_kn
     assert visible is not None and visible.what == "result that the program may read (no other op used it)"
 
 
-def test_held(tmp_path: Path) -> None:
+def test_a_difference_in_a_held_parameter_counts(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         b.step({"weight": differing(b, run)})
 
@@ -97,7 +97,7 @@ def test_held(tmp_path: Path) -> None:
     assert comparison.first_visible is not None and comparison.first_visible.what == "parameter weight"
 
 
-def test_held_only_before_the_end_of_the_step(tmp_path: Path) -> None:
+def test_a_parameter_overwritten_before_the_end_of_the_step_is_dead(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         record = differing(b, run)
         b.step({"weight": b.add("aten::fill_", [carry(record)])})
@@ -105,7 +105,7 @@ def test_held_only_before_the_end_of_the_step(tmp_path: Path) -> None:
     assert compared(tmp_path, write).verdict is Verdict.SAME
 
 
-def test_absorbed(tmp_path: Path) -> None:
+def test_a_difference_that_disappears_is_absorbed(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         escape(b, b.add("op::clamp", [differing(b, run)], ["equal"]), "equal")
 
@@ -118,10 +118,10 @@ def test_absorbed(tmp_path: Path) -> None:
     ("reads", "is_absorbed"),
     [(("20 19 21 22", "19 21 22 20"), False), (("20 19 21", "19 21 23"), False), (("20 19", "20 19"), True)],
 )
-def test_numbers_that_are_read_one_after_the_other_have_not_vanished_if_equal_ones_are_elsewhere(
+def test_differences_in_successive_reads_are_not_absorbed_by_equal_values_elsewhere(
     reads: tuple[str, str], is_absorbed: bool, tmp_path: Path
 ) -> None:
-    """As the hits of batches: each is read, and some batch of the other run had as many."""
+    """As with the number of hits per batch: each is read, and a batch of the other run had the same number."""
 
     def write(b: TraceBuilder, run: int) -> None:
         record = differing(b, run)
@@ -134,7 +134,7 @@ def test_numbers_that_are_read_one_after_the_other_have_not_vanished_if_equal_on
     assert (comparison.first_visible is None) is is_absorbed
 
 
-def test_what_is_held_beside_a_part_that_was_written_over_has_not_vanished(tmp_path: Path) -> None:
+def test_a_difference_next_to_an_overwritten_part_is_not_absorbed(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         part = b.add("aten::fill_", [carry(differing(b, run), LOW)], layouts=[LOW])
         b.step({"weight": part})
@@ -144,7 +144,7 @@ def test_what_is_held_beside_a_part_that_was_written_over_has_not_vanished(tmp_p
     assert not comparison.absorbed
 
 
-def test_later_step_reads_it(tmp_path: Path) -> None:
+def test_a_difference_read_in_a_later_step_counts(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         record = differing(b, run)
         for _ in range(5):
@@ -154,7 +154,7 @@ def test_later_step_reads_it(tmp_path: Path) -> None:
     assert divergence(compared(tmp_path, write)) == (Kind.ARGUMENT, 0)
 
 
-def test_dead_before_live(tmp_path: Path) -> None:
+def test_dead_differences_before_the_first_live_one_are_counted(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         differing(b, run)
         differing(b, run)
@@ -166,7 +166,7 @@ def test_dead_before_live(tmp_path: Path) -> None:
     assert comparison.dead_differences == 2
 
 
-def test_first_live_one_may_be_read_last(tmp_path: Path) -> None:
+def test_the_first_live_difference_may_be_read_last(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         early, late = differing(b, run), differing(b, run)
         escape(b, late, f"made {run}")
@@ -186,7 +186,7 @@ def part_writes(*views: Layout, read: Layout | None, equal: bool = True) -> Writ
     return write
 
 
-def test_part_that_was_written_over(tmp_path: Path) -> None:
+def test_a_difference_is_dead_only_in_the_overwritten_part(tmp_path: Path) -> None:
     assert compared(tmp_path / "1", part_writes(LOW, read=LOW)).verdict is Verdict.SAME
     assert divergence(compared(tmp_path / "2", part_writes(LOW, read=None, equal=False))) == (Kind.ARGUMENT, 0)
     assert compared(tmp_path / "3", part_writes(LOW, HIGH, read=layout(4))).verdict is Verdict.SAME
@@ -204,7 +204,7 @@ def unwritten(*views: Layout, read: Layout, run_reads: bool) -> Writer:
     return write
 
 
-def test_memory_that_nobody_wrote(tmp_path: Path) -> None:
+def test_a_difference_from_unwritten_memory_is_uninitialized(tmp_path: Path) -> None:
     whole = layout(4)
     kind, _ = divergence(compared(tmp_path / "1", unwritten(read=whole, run_reads=True)))
     assert kind is Kind.UNINITIALIZED
@@ -228,7 +228,7 @@ def test_copies_pass_unwritten_memory_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("op", "is_read"), [("aten::add.Tensor", True), ("c10d::allgather_", False)])
-def test_what_a_collective_is_given_to_fill_is_not_read(op: str, is_read: bool, tmp_path: Path) -> None:
+def test_a_collective_does_not_read_the_memory_that_it_fills(op: str, is_read: bool, tmp_path: Path) -> None:
     builder = TraceBuilder(tmp_path / "trace")
     memory = builder.add("aten::empty.memory_format", outputs=[None])
     builder.add(op, inputs=[memory], outputs=["sum"])
@@ -236,7 +236,7 @@ def test_what_a_collective_is_given_to_fill_is_not_read(op: str, is_read: bool, 
     assert read_unwritten(process) == (f"{op} at /work/train.py:1" if is_read else None)
 
 
-def test_extra_record(tmp_path: Path) -> None:
+def test_an_extra_record_counts_only_if_results_depend_on_it(tmp_path: Path) -> None:
     def dead(b: TraceBuilder, run: int) -> None:
         made = b.add("op::a")
         if run:
@@ -255,7 +255,7 @@ def test_extra_record(tmp_path: Path) -> None:
     assert comparison.first_divergence is not None and comparison.first_divergence.records_of == 1
 
 
-def test_extra_draw_moves_the_generator(tmp_path: Path) -> None:
+def test_an_extra_draw_is_a_structural_difference(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         if run:
             b.add("aten::rand", outputs=["draw 0"], generators=["state 0"], site=("/work/train.py", 9))
@@ -265,21 +265,21 @@ def test_extra_draw_moves_the_generator(tmp_path: Path) -> None:
     assert divergence(compared(tmp_path, write)) == (Kind.STRUCTURE, 0)
 
 
-def test_generator_in_another_state(tmp_path: Path) -> None:
+def test_a_different_generator_state_is_an_rng_difference(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         escape(b, b.add("aten::randn", outputs=[f"draw {run}"], generators=[f"state {run}"]), f"draw {run}")
 
     assert divergence(compared(tmp_path, write)) == (Kind.RNG, 0)
 
 
-def test_value_from_outside(tmp_path: Path) -> None:
+def test_a_different_external_value_is_a_data_difference(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         escape(b, b.add("op::a", [Ref(-1, digest=f"file {run}")], [f"x {run}"]), f"x {run}")
 
     assert divergence(compared(tmp_path, write)) == (Kind.DATA, 0)
 
 
-def test_inputs_in_another_order(tmp_path: Path) -> None:
+def test_swapped_inputs_are_an_order_difference(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         parts = [b.add("op::a", outputs=["left"]), b.add("op::a", outputs=["right"])]
         escape(b, b.add("aten::cat", parts[::-1] if run else parts, [f"both {run}"]), f"both {run}")
@@ -288,7 +288,7 @@ def test_inputs_in_another_order(tmp_path: Path) -> None:
 
 
 def sum_of(names: str, b: TraceBuilder, *, first_line: int) -> None:
-    """As `total = 0; for part in parts: total = total * 0.5 + part` has it: the first round takes another op."""
+    """Record `total = 0; for part in parts: total = total * 0.5 + part`: the first iteration uses a different op."""
     made = {name: b.add("op::a", outputs=[name], site=("/work/parts.py", 1)) for name in "xyz"}
     total = b.add("aten::rsub", [made[names[0]]], [names[0]], site=("/work/sum.py", first_line))
     for position, name in enumerate(names[1:], start=2):
@@ -296,14 +296,14 @@ def sum_of(names: str, b: TraceBuilder, *, first_line: int) -> None:
     escape(b, total, names)
 
 
-def test_another_order_though_the_first_round_of_a_sum_takes_another_op(tmp_path: Path) -> None:
+def test_order_is_recognized_even_if_the_first_op_of_a_sum_differs(tmp_path: Path) -> None:
     same_line = compared(tmp_path / "1", lambda b, run: sum_of("yxz" if run else "xyz", b, first_line=2))
     other_line = compared(tmp_path / "2", lambda b, run: sum_of("yxz" if run else "xyz", b, first_line=9))
     kinds = [divergence(comparison)[0] for comparison in (same_line, other_line)]
     assert kinds == [Kind.ORDER, Kind.STRUCTURE]
 
 
-def test_the_op_itself(tmp_path: Path) -> None:
+def test_an_op_with_equal_inputs_and_different_outputs_is_blamed(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         escape(b, b.add("aten::index_add", [b.add("op::a")], [f"sum {run}"]), f"sum {run}")
 
@@ -312,7 +312,7 @@ def test_the_op_itself(tmp_path: Path) -> None:
     assert comparison.first_divergence is not None and comparison.first_divergence.inputs_equal is None
 
 
-def test_input_changed_behind_the_back(tmp_path: Path) -> None:
+def test_an_input_changed_without_a_record_is_a_mutation(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         made = b.add("op::a")
         escape(b, b.add("op::b", [Ref(made, digest=f"held {run}")], [f"x {run}"]), f"x {run}")
@@ -320,8 +320,8 @@ def test_input_changed_behind_the_back(tmp_path: Path) -> None:
     assert divergence(compared(tmp_path, write)) == (Kind.MUTATION, 1)
 
 
-def test_input_digested_in_one_run_only(tmp_path: Path) -> None:
-    """Only one run looked at the values through NumPy, and changed nothing."""
+def test_an_input_digested_in_only_one_run_is_not_a_difference(tmp_path: Path) -> None:
+    """Only one run accessed the values through NumPy, and changed nothing."""
 
     def write(b: TraceBuilder, run: int) -> None:
         made = b.add("op::a", outputs=["held"])
@@ -330,7 +330,7 @@ def test_input_digested_in_one_run_only(tmp_path: Path) -> None:
     assert compared(tmp_path, write).verdict is Verdict.SAME
 
 
-def test_a_draw_of_another_size_is_said_beside_the_generator(tmp_path: Path) -> None:
+def test_a_different_draw_size_is_reported_along_with_the_generator(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         sizes = f"size=[{100 + run}]"
         drawn = b.add("aten::randint", outputs=[f"drawn {run}"], generators=[f"state {run}"], arguments=sizes)
@@ -342,7 +342,7 @@ def test_a_draw_of_another_size_is_said_beside_the_generator(tmp_path: Path) -> 
 
 
 def stepped(b: TraceBuilder, order: str, *, trained: str) -> None:
-    """An optimizer that takes parameters in an order, and how the second of them came to be trained, in two steps."""
+    """Record two steps of an optimizer over parameters in this order; `trained` changes the values of parameter b."""
     made = {name: Ref(b.add("op::init", [], [name])) for name in "abc"}
     for step in range(2):
         values = [f"{name} {step} {trained}" if name == "b" else f"{name} {step}" for name in order]
@@ -355,17 +355,17 @@ def stepped(b: TraceBuilder, order: str, *, trained: str) -> None:
             escape(b, used, f"used {name}")
 
 
-def test_parameters_that_are_stepped_together_may_stand_in_any_order(tmp_path: Path) -> None:
+def test_the_order_of_parameters_in_a_foreach_step_does_not_matter(tmp_path: Path) -> None:
     comparison = compared(tmp_path, lambda b, run: stepped(b, ("abc", "bac")[run], trained="equally"))
     assert comparison.verdict is Verdict.SAME
 
 
-def test_of_parameters_that_are_stepped_together_the_one_that_differs_is_found(tmp_path: Path) -> None:
+def test_the_differing_parameter_of_a_foreach_step_is_found(tmp_path: Path) -> None:
     comparison = compared(tmp_path, lambda b, run: stepped(b, ("abc", "bac")[run], trained=f"otherwise {run}"))
     assert comparison.first_visible is not None and comparison.first_visible.what == "parameter b"
 
 
-def test_what_the_first_of_parameters_stepped_together_holds_differs_if_they_change_places(tmp_path: Path) -> None:
+def test_swapped_foreach_tensors_differ_in_order_if_one_result_is_read(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         made = [Ref(b.add("op::init", [], [name])) for name in "ab"]
         order = made if run == 0 else made[::-1]
@@ -377,7 +377,7 @@ def test_what_the_first_of_parameters_stepped_together_holds_differs_if_they_cha
 
 
 def first_written(*views: Layout, reads: bool = False) -> Writer:
-    """An op without an edge to the allocation that it fills, as one that overwrites a whole storage has none."""
+    """Record an op without an edge to the allocation that it fills, like an op that overwrites a whole storage."""
 
     def write(b: TraceBuilder, run: int) -> None:
         b.add("aten::empty", outputs=[None], layouts=[views[run]], arguments=f"{list(views[run].shape)}")
@@ -391,7 +391,7 @@ def first_written(*views: Layout, reads: bool = False) -> Writer:
 @pytest.mark.parametrize(
     "other", [layout(5), layout(2, 2), layout(4, dtype="float64"), layout(4)._replace(device="cuda:0")]
 )
-def test_another_size_dtype_or_device_is_not_the_op_itself(tmp_path: Path, other: Layout) -> None:
+def test_a_different_size_dtype_or_device_is_not_blamed_on_the_op(tmp_path: Path, other: Layout) -> None:
     comparison = compared(tmp_path, first_written(layout(4), other))
     assert divergence(comparison) == (Kind.ARGUMENT, 0)
     first = comparison.first_divergence
@@ -402,7 +402,7 @@ def test_another_size_dtype_or_device_is_not_the_op_itself(tmp_path: Path, other
     assert comparison.dead_differences == 0
 
 
-def test_the_op_itself_has_outputs_of_one_layout_or_chooses_their_size(tmp_path: Path) -> None:
+def test_an_op_is_blamed_if_layouts_are_equal_or_it_chooses_the_size(tmp_path: Path) -> None:
     assert divergence(compared(tmp_path / "1", first_written(layout(4), layout(4)))) == (Kind.OP, 1)
-    # What reads something, as `nonzero` does, may choose the size of its result.
+    # An op that reads an input, such as `nonzero`, may choose the size of its result.
     assert divergence(compared(tmp_path / "2", first_written(layout(4), layout(5), reads=True))) == (Kind.OP, 2)

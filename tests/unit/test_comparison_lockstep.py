@@ -1,4 +1,4 @@
-"""What is equal in both runs is skipped in whole columns, or in whole batches that were written in the same bytes."""
+"""Equal records of two runs are skipped in whole columns, or in whole batches whose bytes are equal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.traces import Ref, TraceBuilder, layout, process_of
 RECORDS = 24
 PER_STEP = 6
 BATCH = 9
-"""Records of the program per batch; so batches end within steps."""
+"""Program records per batch, chosen so that batches end within steps."""
 STORED = Path("processes") / "main" / "records.arrow"
 
 Edit = Callable[[int, dict[str, Any]], None]
@@ -37,14 +37,14 @@ def write(
     names: tuple[str, ...] = (),
     extra: tuple[int, ...] = (),
 ) -> Path:
-    """A trace of a few steps.
+    """Write a trace of a few steps.
 
     Args:
-        folder: Where.
-        edit: Changes what records are made from.
-        batch: Write a batch after so many records.
+        folder: The folder to write to.
+        edit: Changes the fields of records.
+        batch: The number of records per batch.
         names: Ops that get the first numbers.
-        extra: After these records comes one more.
+        extra: Records that are followed by an extra record.
     """
     builder = TraceBuilder(folder)
     for name in names:
@@ -80,22 +80,22 @@ def at(number: int, **fields: Any) -> Edit:
 
 
 def stored(trace: Path) -> bytes:
-    """The batches of records; what goes before names the run."""
+    """The batches of records, without the header, which identifies the run."""
     return (trace / STORED).read_bytes()[BatchStream(trace / STORED).start or 0 :]
 
 
 def found(comparison: Comparison) -> dict[str, Any]:
-    """What a report says, without what two runs never share."""
+    """The report, without the entries that differ between any two runs."""
     return {key: value for key, value in document(comparison).items() if key != "runs"}
 
 
 def record_of(number: int) -> int:
-    """The number that a record of the program has among all."""
+    """The number of a program's record among all records."""
     return number + number // PER_STEP
 
 
 def differences(first: Path, second: Path) -> list[int]:
-    """Keys of the records that differ or have no partner; what stands before the first was skipped, not handed out."""
+    """Keys of the records that differ or have no partner; records before the first were skipped, not returned."""
     processes = process_of(first), process_of(second)
     side_by_side = lockstep.Lockstep(*processes, Canonical(*processes))
     keys: list[int] = []
@@ -114,7 +114,7 @@ def test_equal_bytes_are_decoded_once(tmp_path: Path) -> None:
     assert len(pairs) == 3 and all(mine is other for mine, other in pairs)
 
 
-def test_other_bytes_or_another_place_are_decoded_anew(tmp_path: Path) -> None:
+def test_different_bytes_or_positions_are_decoded_again(tmp_path: Path) -> None:
     process = process_of(write(tmp_path / "1"))
     other = process_of(write(tmp_path / "2", at(1, outputs=["other"])))
     placed, changed = (one._streams[0].at(one._streams[0].start or 0) for one in (process, other))
@@ -129,13 +129,13 @@ def test_other_bytes_or_another_place_are_decoded_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("batch", [BATCH, 4, 1, RECORDS])
-def test_equal_records_however_they_were_cut(batch: int, tmp_path: Path) -> None:
+def test_equal_records_are_the_same_however_they_are_batched(batch: int, tmp_path: Path) -> None:
     first, second = write(tmp_path / "1"), write(tmp_path / "2", batch=batch)
     assert (stored(first) == stored(second)) == (batch == BATCH)
     assert compare(first, second).verdict is Verdict.SAME
 
 
-def test_names_in_another_order_are_the_same(tmp_path: Path) -> None:
+def test_the_order_of_names_does_not_matter(tmp_path: Path) -> None:
     first = write(tmp_path / "1")
     second = write(tmp_path / "2", names=("op::4", "op::unused", "op::1"))
     assert stored(first) != stored(second)
@@ -153,7 +153,9 @@ def test_names_in_another_order_are_the_same(tmp_path: Path) -> None:
         ("layouts", ([layout(8)], [layout(2, 4)])),
     ],
 )
-def test_equal_bytes_with_another_name_differ(field: str, texts: tuple[Any, Any], number: int, tmp_path: Path) -> None:
+def test_equal_bytes_with_different_names_differ(
+    field: str, texts: tuple[Any, Any], number: int, tmp_path: Path
+) -> None:
     first, second = (write(tmp_path / str(side), at(number, **{field: texts[side]})) for side in range(2))
     assert stored(first) == stored(second)
     assert record_of(number) in differences(first, second)
@@ -174,14 +176,14 @@ def test_equal_bytes_with_another_name_differ(field: str, texts: tuple[Any, Any]
     ],
     ids=["digest", "count", "inputs", "producer", "view", "generator", "argument"],
 )
-def test_one_difference_is_found(change: dict[str, Any], number: int, batch: int, tmp_path: Path) -> None:
+def test_a_single_difference_is_found(change: dict[str, Any], number: int, batch: int, tmp_path: Path) -> None:
     first, second = write(tmp_path / "1"), write(tmp_path / "2", at(number, **change), batch=batch)
     assert differences(first, second) == [record_of(number)]
 
 
 @pytest.mark.parametrize("batch", [BATCH, 4], ids=["cut-alike", "cut-elsewhere"])
-def test_entries_of_the_next_record_differ(batch: int, tmp_path: Path) -> None:
-    """All entries in a row are the same; which record they belong to is not."""
+def test_entries_that_move_to_the_next_record_are_a_difference(batch: int, tmp_path: Path) -> None:
+    """The sequence of all entries is the same; the records that they belong to are not."""
 
     def three(split: int) -> Edit:
         values = ["a", "b", "c"]
@@ -199,7 +201,7 @@ def test_entries_of_the_next_record_differ(batch: int, tmp_path: Path) -> None:
 def test_later_differences_are_found_and_nothing_else(extra: tuple[int, ...], batch: int, tmp_path: Path) -> None:
     def later(number: int, record: dict[str, Any]) -> None:
         at(1, arguments="other")(number, record)
-        # It gave the same bytes; only who made them is another one.
+        # The bytes are the same; only their producer differs.
         at(20, inputs=[record["inputs"][0], Ref(0)])(number, record)
 
     first, second = write(tmp_path / "1"), write(tmp_path / "2", later, batch=batch, extra=extra)
@@ -209,12 +211,12 @@ def test_later_differences_are_found_and_nothing_else(extra: tuple[int, ...], ba
 
 
 def unseeded(number: int, record: dict[str, Any]) -> None:
-    """Another state of a generator at each draw, as of one that the program never seeded."""
+    """A different generator state at each draw, like that of a generator that the program never seeded."""
     if record["generators"]:
         record["generators"] = [f"other {number}"]
 
 
-def test_steps_in_which_only_states_of_generators_differ_are_looked_at_together(tmp_path: Path) -> None:
+def test_steps_that_differ_only_in_generator_states_are_compared_together(tmp_path: Path) -> None:
     first, second = write(tmp_path / "1", batch=RECORDS), write(tmp_path / "2", unseeded, batch=RECORDS)
     processes = process_of(first), process_of(second)
     group, *_ = lockstep.Lockstep(*processes, Canonical(*processes)).groups()
@@ -226,7 +228,7 @@ def test_steps_in_which_only_states_of_generators_differ_are_looked_at_together(
 
 @pytest.mark.parametrize("batch", [BATCH, RECORDS])
 @pytest.mark.parametrize("number", [9, 13, RECORDS - 1])
-def test_a_difference_among_them_is_found(number: int, batch: int, tmp_path: Path) -> None:
+def test_a_difference_among_differing_generator_states_is_found(number: int, batch: int, tmp_path: Path) -> None:
     def edit(current: int, record: dict[str, Any]) -> None:
         unseeded(current, record)
         at(number, outputs=["other"])(current, record)
@@ -236,14 +238,14 @@ def test_a_difference_among_them_is_found(number: int, batch: int, tmp_path: Pat
     assert set(differences(first, second)) == drawing | {record_of(number)}
 
 
-def test_a_digest_that_one_run_has_is_no_difference(tmp_path: Path) -> None:
+def test_a_digest_in_only_one_run_is_not_a_difference(tmp_path: Path) -> None:
     def without_digest(number: int, record: dict[str, Any]) -> None:
         record["inputs"] = [ref._replace(digest=None) for ref in record["inputs"]]
 
     assert compare(write(tmp_path / "1"), write(tmp_path / "2", without_digest)).verdict is Verdict.SAME
 
 
-def test_the_same_damage_in_both_is_said(tmp_path: Path) -> None:
+def test_equal_damage_in_both_traces_is_reported(tmp_path: Path) -> None:
     first = write(tmp_path / "1")
     content = bytearray(stored(first))
     content[-200] ^= 0xFF
@@ -255,10 +257,10 @@ def test_the_same_damage_in_both_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_short_way_comes_to_what_the_long_way_comes_to(
+def test_skipping_equal_records_gives_the_same_result_as_comparing_all(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Records are changed here and there, and batches cut anywhere; then everything is compared record by record."""
+    """Change random records and cut batches at random places; then compare everything record by record."""
     chance = random.Random(seed)
     choices: list[dict[str, Any]] = [
         {"outputs": ["other"]}, {"arguments": "other"}, {"inputs": []}, {"inputs": [Ref(0)]}, {"op": "op::x"},
@@ -279,7 +281,7 @@ def test_the_short_way_comes_to_what_the_long_way_comes_to(
     assert short["verdict"] == "same" or changes or extra
 
 
-def test_what_was_read_of_a_process_is_given_back_and_read_again(tmp_path: Path) -> None:
+def test_a_process_releases_its_data_and_reads_it_again(tmp_path: Path) -> None:
     process = process_of(write(tmp_path / "1"))
     sizes = [chunk.rows for chunk in process.chunks()]
     before = process.names

@@ -1,4 +1,4 @@
-"""The losses of two runs: which number is the loss of a step, and what is shown of very many."""
+"""The losses of two runs: which number is the loss of a step, and which of very many are shown."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def found(folder: Path, write: Writer) -> list[Loss] | None:
 
 
 def lose(builder: TraceBuilder, value: float, meaning: Meaning = Meaning.LOSS) -> int:
-    """A backward is started from a tensor; gives the record that made it."""
+    """Start a backward pass from a tensor, and return the record that made it."""
     made = builder.add("aten::mean", outputs=[f"{value}"])
     record = builder.add("determinism::loss", [made], [f"{value}"], role=Role.LOSS)
     builder.number(meaning, value if meaning is Meaning.LOSS else 0.0, record, producer=made)
@@ -39,7 +39,7 @@ def lose(builder: TraceBuilder, value: float, meaning: Meaning = Meaning.LOSS) -
 
 
 def read(builder: TraceBuilder, value: float, made: int) -> None:
-    """`item()` gives the program a number."""
+    """Record that `item()` gives the program a number."""
     record = builder.add("aten::_local_scalar_dense", [made], [f"{value}"], role=Role.ESCAPE)
     builder.number(Meaning.READ, value, record, producer=made)
 
@@ -65,7 +65,7 @@ def test_equal_runs_have_their_losses_too(tmp_path: Path) -> None:
     assert comparison.step_history.losses == [Loss(0, 0.5, 0.5)]
 
 
-def test_a_loss_elsewhere_is_known_by_what_was_read_of_it(tmp_path: Path) -> None:
+def test_a_loss_that_was_not_available_is_known_from_a_later_read(tmp_path: Path) -> None:
     def write(builder: TraceBuilder, run: int) -> None:
         other = builder.add("aten::norm", outputs=["norm"])
         made = lose(builder, 0.25, Meaning.UNKNOWN_LOSS)
@@ -76,7 +76,7 @@ def test_a_loss_elsewhere_is_known_by_what_was_read_of_it(tmp_path: Path) -> Non
     assert found(tmp_path, write) == [Loss(0, 0.25, 0.25)]
 
 
-def test_a_loss_that_nobody_read_is_not_known(tmp_path: Path) -> None:
+def test_an_unread_loss_is_unknown(tmp_path: Path) -> None:
     def write(builder: TraceBuilder, run: int) -> None:
         lose(builder, 1.0)
         builder.step()
@@ -95,7 +95,7 @@ def test_the_first_backward_of_a_step_counts(tmp_path: Path) -> None:
     assert found(tmp_path, write) == [Loss(0, 3.0, 3.0)]
 
 
-def test_what_is_no_number_is_not_shown(tmp_path: Path) -> None:
+def test_nan_and_infinite_losses_are_not_shown(tmp_path: Path) -> None:
     def write(builder: TraceBuilder, run: int) -> None:
         lose(builder, 1.0)
         builder.step()
@@ -114,7 +114,7 @@ def test_a_step_that_only_one_run_has(tmp_path: Path) -> None:
     assert found(tmp_path, write) == [Loss(0, 1.0, 1.0), Loss(1, None, 1.0)]
 
 
-def test_without_losses_there_are_none(tmp_path: Path) -> None:
+def test_runs_without_losses_have_none(tmp_path: Path) -> None:
     assert found(tmp_path, lambda builder, run: read(builder, 1.0, builder.add("aten::a"))) is None
 
 
@@ -129,7 +129,7 @@ def test_the_losses_are_those_of_the_process_that_departed(tmp_path: Path) -> No
     assert found(tmp_path, write) == [Loss(0, 2.0, 3.0)]
 
 
-def test_of_very_many_the_largest_differences_stay(tmp_path: Path) -> None:
+def test_the_largest_differences_are_kept_among_very_many_losses(tmp_path: Path) -> None:
     def write(builder: TraceBuilder, run: int) -> None:
         for step in range(2500):
             builder.number(Meaning.LOSS, 1.0 + (run if step == 1234 else 0), 0)

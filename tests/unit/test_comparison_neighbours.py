@@ -14,7 +14,7 @@ Writer = Callable[[TraceBuilder, int], None]
 
 
 def around(folder: Path, write: Writer) -> Dataflow | None:
-    """The dataflow around the first divergence of two runs, each written by one call with its number."""
+    """Return the dataflow around the first divergence of two runs, each written by a call with its number."""
     folders = []
     for run in range(2):
         builder = TraceBuilder(folder / str(run))
@@ -36,7 +36,7 @@ def edges(found: Dataflow | None) -> set[tuple[str, str, bool | None]]:
 
 
 def chain(builder: TraceBuilder, run: int) -> None:
-    """Five ops in a row, of which the third and what follows differ; and one beside them that does not."""
+    """Write five ops in a row, which differ from the third on, and two other ops that do not differ."""
     first = builder.add("op::one", outputs=["1"], module="layer", site=("/work/train.py", 7))
     second = builder.add("op::two", [first], ["2"])
     third = builder.add("op::three", [second], [f"3 in {run}"])
@@ -46,7 +46,7 @@ def chain(builder: TraceBuilder, run: int) -> None:
     builder.add("op::six", outputs=["6"])
 
 
-def test_what_it_read_is_above_and_what_read_it_below(tmp_path: Path) -> None:
+def test_inputs_are_above_and_readers_below(tmp_path: Path) -> None:
     found = around(tmp_path, chain)
     assert looks(found) == {
         "op::one": (-2, False),
@@ -88,7 +88,7 @@ def test_records_of_earlier_steps_are_above(tmp_path: Path) -> None:
     assert [(node.op, node.step) for node in found.nodes][:2] == [("op::weight", 0), ("op::use", 1)]
 
 
-def test_what_is_held_at_the_end_of_a_step_is_no_reader(tmp_path: Path) -> None:
+def test_the_state_at_the_end_of_a_step_is_not_a_reader(tmp_path: Path) -> None:
     def write(builder: TraceBuilder, run: int) -> None:
         made = builder.add("op::make", outputs=[f"{run}"])
         kept = builder.add("op::keep", [made], [f"kept {run}"])
@@ -97,7 +97,7 @@ def test_what_is_held_at_the_end_of_a_step_is_no_reader(tmp_path: Path) -> None:
     assert set(looks(around(tmp_path, write))) == {"op::make", "op::keep"}
 
 
-def test_of_many_readers_those_that_differ_are_shown(tmp_path: Path) -> None:
+def test_differing_readers_are_shown_among_many(tmp_path: Path) -> None:
     def write(builder: TraceBuilder, run: int) -> None:
         made = builder.add("op::make", outputs=[f"{run}"])
         for number in range(20):
@@ -123,12 +123,12 @@ def test_a_record_that_only_the_second_run_has(tmp_path: Path) -> None:
     assert looks(found)["op::make"] == (-1, False)
 
 
-def test_a_divergence_that_nothing_is_connected_with_has_no_picture(tmp_path: Path) -> None:
+def test_an_isolated_divergence_has_no_dataflow(tmp_path: Path) -> None:
     def write(builder: TraceBuilder, run: int) -> None:
         builder.add("determinism::tolist", outputs=[f"{run}"], role=Role.ESCAPE)
 
     assert around(tmp_path, write) is None
 
 
-def test_equal_runs_have_none(tmp_path: Path) -> None:
+def test_equal_runs_have_no_dataflow(tmp_path: Path) -> None:
     assert around(tmp_path, lambda builder, run: chain(builder, 0)) is None

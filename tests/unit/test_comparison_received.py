@@ -13,7 +13,7 @@ from tests.traces import Ref, TraceBuilder
 
 
 def augment(builder: TraceBuilder, name: str, value: str) -> None:
-    """A worker loads an image and changes it."""
+    """Load an image in a worker and change it."""
     image = builder.add("op::decode", [Ref(-1, digest=name)], [f"image {name}"], site=("/work/data.py", 1))
     builder.add("op::flip", [image], [value], site=("/work/data.py", 2))
 
@@ -30,7 +30,7 @@ def batch(builder: TraceBuilder, value: str) -> int:
 
 
 def train(builder: TraceBuilder, value: str, state: str) -> None:
-    """One step on a batch."""
+    """Make one step on a batch."""
     builder.step({"weight": builder.add("op::train", [batch(builder, value)], [state])})
 
 
@@ -56,8 +56,8 @@ def test_a_fault_in_a_worker(tmp_path: Path) -> None:
     assert not comparison.absorbed and comparison.dead_differences == 0
 
 
-def test_a_fault_in_a_worker_beside_what_it_fetched_ahead(tmp_path: Path) -> None:
-    """The first run fetched one more batch before the fault; the maker of what main received is still the right one."""
+def test_a_fault_in_a_worker_is_found_despite_a_prefetched_batch(tmp_path: Path) -> None:
+    """The first run prefetched one more batch before the fault; main's batch is still traced to the right maker."""
 
     def write(b: TraceBuilder, run: int) -> None:
         own = worker(b)
@@ -70,7 +70,7 @@ def test_a_fault_in_a_worker_beside_what_it_fetched_ahead(tmp_path: Path) -> Non
     assert (first.process, first.kind, first.op) == ("main.worker-0", Kind.DATA, "op::decode")
 
 
-def test_a_fault_in_a_worker_that_main_never_got(tmp_path: Path) -> None:
+def test_a_fault_in_a_worker_that_main_never_receives(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         own = worker(b)
         augment(own, "0", "flipped")
@@ -90,7 +90,7 @@ def test_a_batch_that_no_worker_made(tmp_path: Path) -> None:
     assert (first.process, first.kind, first.op) == ("main", Kind.DATA, "determinism::batch")
 
 
-def test_the_same_batches_in_another_order(tmp_path: Path) -> None:
+def test_the_same_batches_in_a_different_order(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         own = worker(b)
         for name in "abc" if run else "bac":
@@ -109,7 +109,7 @@ def ranks(builder: TraceBuilder) -> list[TraceBuilder]:
 
 
 def all_reduce(builder: TraceBuilder, gradient: int, total: str) -> None:
-    """A step with gradients that are summed over all ranks."""
+    """Make a step with gradients that are summed over all ranks."""
     reduced = builder.add("c10d::allreduce_", [gradient], [None], phase=Phase.COMMUNICATION, site=("/work/train.py", 7))
     weight = builder.add("aten::add_", [Ref(reduced, digest=total)], [f"weight {total}"], phase=Phase.OPTIMIZER)
     builder.step({"weight": weight})
@@ -151,7 +151,7 @@ def test_a_fault_in_a_worker_of_one_rank(tmp_path: Path) -> None:
 
 
 def test_a_pipeline_of_ranks(tmp_path: Path) -> None:
-    """The sender keeps nothing of what differs: sending it is what makes it count."""
+    """The sender does not keep the differing value: it counts because it is sent."""
 
     def write(b: TraceBuilder, run: int) -> None:
         b.add("op::launch")
@@ -170,7 +170,7 @@ def test_a_pipeline_of_ranks(tmp_path: Path) -> None:
 
 
 def reduction(b: TraceBuilder, run: int, *given: str) -> None:
-    """Three steps of ranks that give a reduction these gradients, of which each gets another sum in another run."""
+    """Record three steps of ranks that reduce these gradients; after the first step the sums differ between runs."""
     b.add("op::launch")
     for own, gradient in zip(ranks(b), given, strict=True):
         weight = ""
@@ -217,8 +217,8 @@ def test_a_reduction_that_is_complete_when_it_returns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("op", ["c10d::allreduce_", "tf::CollectiveReduceV2"])
-def test_a_reduction_to_which_one_rank_gives_something_else(op: str, tmp_path: Path) -> None:
-    """What that rank gives shows nowhere else in it."""
+def test_a_reduction_with_a_different_contribution_from_one_rank(op: str, tmp_path: Path) -> None:
+    """The contribution is not visible anywhere else in that rank."""
 
     def write(b: TraceBuilder, run: int) -> None:
         b.add("op::launch")
@@ -233,7 +233,7 @@ def test_a_reduction_to_which_one_rank_gives_something_else(op: str, tmp_path: P
     assert (first.process, first.kind, first.op) == ("main.rank-1", Kind.OP, "op::backward")
 
 
-def test_a_reduction_to_which_one_rank_gives_memory_that_nobody_wrote(tmp_path: Path) -> None:
+def test_a_reduction_with_uninitialized_memory_from_one_rank(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         b.add("op::launch")
         for rank, own in enumerate(ranks(b)):
@@ -244,7 +244,7 @@ def test_a_reduction_to_which_one_rank_gives_memory_that_nobody_wrote(tmp_path: 
     assert (first.process, first.kind, first.op) == ("main.rank-0", Kind.DATA, "aten::add_")
 
 
-def test_a_reduction_of_which_a_rank_was_not_recorded(tmp_path: Path) -> None:
+def test_a_reduction_with_an_unrecorded_rank(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         b.add("op::launch")
         for rank in range(2):
@@ -256,7 +256,7 @@ def test_a_reduction_of_which_a_rank_was_not_recorded(tmp_path: Path) -> None:
     assert "received from another process" in first.detail
 
 
-def test_what_is_received_is_no_fault_of_receiving_it(tmp_path: Path) -> None:
+def test_a_received_difference_is_not_blamed_on_the_receive(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         b.add("op::launch")
         for own in ranks(b):
@@ -268,7 +268,7 @@ def test_what_is_received_is_no_fault_of_receiving_it(tmp_path: Path) -> None:
     assert (first.kind, first.op) == (Kind.DATA, "op::use")
 
 
-def test_what_a_rank_drew_and_had_overwritten_by_a_receive(tmp_path: Path) -> None:
+def test_a_draw_that_a_receive_overwrites_is_not_a_difference(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         b.add("op::launch")
         for own in ranks(b):
@@ -280,8 +280,8 @@ def test_what_a_rank_drew_and_had_overwritten_by_a_receive(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("op", ["c10d::broadcast_", "c10d::send"])
-def test_what_was_sent_and_made_no_difference_there(tmp_path: Path, op: str) -> None:
-    """As when each rank draws its own parameters, and all take those of the first one."""
+def test_a_sent_difference_without_effect_is_dead(tmp_path: Path, op: str) -> None:
+    """This happens when each rank draws its own parameters and all take those of the first rank."""
 
     def write(b: TraceBuilder, run: int) -> None:
         b.add("op::launch")
@@ -321,7 +321,7 @@ def test_a_result_of_a_pool(tmp_path: Path) -> None:
 
 
 def test_a_value_that_main_and_a_thread_both_read(tmp_path: Path) -> None:
-    """The thread loads a file that differs and main reads what it loaded: the thread comes first."""
+    """The thread loads a file that differs, and main reads the loaded value: the thread comes first."""
 
     def write(b: TraceBuilder, run: int) -> None:
         threads(b).add("op::load", [Ref(-1, digest=f"file {run}")], [f"file {run}"])
@@ -334,14 +334,14 @@ def test_a_value_that_main_and_a_thread_both_read(tmp_path: Path) -> None:
 
 
 def increments(builder: TraceBuilder, *steps: tuple[int, str, str, str]) -> None:
-    """Threads add to one tensor; per addition the thread, what it reads, what it adds, and what comes of it."""
+    """Add to one tensor from threads; each step has the thread, the value read, the value added and the result."""
     for thread, read, added, value in steps:
         inputs = [Ref(-1, digest=read), Ref(-1, digest=added)]
         builder.add("aten::add_", inputs, [value], site=("/work/race.py", 3 + thread), thread=thread)
 
 
 def race(*runs: list[tuple[int, str, str, str]]) -> Writer:
-    """Main makes a tensor, threads add to it, and main keeps what came of it."""
+    """Write runs in which main makes a tensor, threads add to it, and main keeps the result."""
 
     def write(b: TraceBuilder, run: int) -> None:
         b.add("aten::zeros", outputs=["0"])
@@ -361,21 +361,21 @@ def test_updates_that_are_lost(tmp_path: Path) -> None:
     assert received(comparison) == [("main", "main", "aten::clone")]
 
 
-def test_updates_that_are_read_half_done(tmp_path: Path) -> None:
-    """What a thread reads while another one writes may be what nobody ever made."""
+def test_updates_that_are_read_half_written(tmp_path: Path) -> None:
+    """A thread that reads while another writes may see a value that no op produced."""
     runs = [(1, "0", "a", "0a"), (2, "0", "b", "0b")], [(1, "0", "a", "0a"), (2, "half", "b", "half b")]
     first = first_of(compared(tmp_path, race(*runs)))
     assert (first.kind, first.op, first.thread) == (Kind.MUTATION, "aten::add_", "two")
 
 
-def test_a_fault_in_what_one_thread_adds(tmp_path: Path) -> None:
+def test_a_fault_in_a_value_that_one_thread_adds(tmp_path: Path) -> None:
     runs = [[(1, "0", f"a {run}", f"0a {run}"), (2, f"0a {run}", "b", f"0ab {run}")] for run in range(2)]
     first = first_of(compared(tmp_path, race(*runs)))
     assert (first.kind, first.op, first.thread) == (Kind.DATA, "aten::add_", "one")
 
 
 def test_updates_that_overlap_while_the_op_runs(tmp_path: Path) -> None:
-    """Both threads see the same value before they add; what is there afterwards hangs on who wrote last."""
+    """Both threads see the same value before they add; the result depends on which thread wrote last."""
     runs = [(1, "0", "a", "a"), (2, "0", "b", "b")], [(1, "0", "a", "a + b"), (2, "0", "b", "a + b")]
     first = first_of(compared(tmp_path, race(*runs)))
     assert (first.kind, first.op, first.inputs_equal) == (Kind.MUTATION, "aten::add_", False)
@@ -386,15 +386,15 @@ def test_an_op_that_differs_by_itself_in_a_thread(tmp_path: Path) -> None:
     assert (first.kind, first.op, first.thread) == (Kind.OP, "aten::add_", "one")
 
 
-def test_updates_of_two_threads_in_another_order(tmp_path: Path) -> None:
+def test_updates_of_two_threads_in_a_different_order(tmp_path: Path) -> None:
     runs = [(1, "0", "a", "0a"), (2, "0a", "b", "0ab")], [(2, "0", "b", "0b"), (1, "0b", "a", "0ba")]
     first = first_of(compared(tmp_path, race(*runs)))
     assert (first.kind, first.op, first.thread) == (Kind.ORDER, "aten::add_", "one")
     assert "one after the other" in first.detail
 
 
-def test_an_op_that_varies_on_tensors_of_each_thread_is_no_race(tmp_path: Path) -> None:
-    """The threads' tensors look alike, and no thread ever takes what the other one wrote."""
+def test_a_varying_op_on_tensors_of_each_thread_is_not_a_race(tmp_path: Path) -> None:
+    """The threads' tensors look the same, and neither thread ever reads what the other wrote."""
 
     def write(b: TraceBuilder, run: int) -> None:
         b.add("aten::zeros", outputs=["0"])
@@ -411,7 +411,7 @@ def test_an_op_that_varies_on_tensors_of_each_thread_is_no_race(tmp_path: Path) 
 
 
 def test_updates_that_are_lost_and_only_printed(tmp_path: Path) -> None:
-    """Unlike a thread that only looks, these made the value that is looked at."""
+    """Unlike a thread that only reads, these threads made the value that is read."""
 
     def write(b: TraceBuilder, run: int) -> None:
         b.add("aten::zeros", outputs=["0"])
@@ -425,7 +425,7 @@ def test_updates_that_are_lost_and_only_printed(tmp_path: Path) -> None:
 
 
 def test_a_fault_in_a_copy_that_a_thread_made(tmp_path: Path) -> None:
-    """Both runs hold the value without the fault; only one of them goes on with it."""
+    """Both runs hold the value without the fault; only one of them continues with it."""
 
     def write(b: TraceBuilder, run: int) -> None:
         own = threads(b)
@@ -480,7 +480,7 @@ def test_a_tensor_that_a_thread_uses_while_main_writes_it(tmp_path: Path) -> Non
     assert (first.kind, first.op, first.thread) == (Kind.MUTATION, "aten::clone", "loader")
 
 
-def test_a_thread_that_logs_by_the_clock(tmp_path: Path) -> None:
+def test_a_thread_that_logs_periodically_is_not_the_origin(tmp_path: Path) -> None:
     assert compared(tmp_path / "1", read_while_main_writes(Role.ESCAPE)).verdict is Verdict.SAME
     comparison = compared(tmp_path / "2", read_while_main_writes(Role.ESCAPE, fault=True))
     assert (first_of(comparison).op, first_of(comparison).thread) == ("op::train", None)
@@ -488,7 +488,7 @@ def test_a_thread_that_logs_by_the_clock(tmp_path: Path) -> None:
 
 
 def hands_to_a_thread(faults: tuple[str, ...]) -> Writer:
-    """Main makes two values, hands the second to a thread, and reads what that makes of it; faults name what differs."""
+    """Write runs in which main makes two values, gives a thread the second, and reads its result; `faults` differ."""
 
     def write(b: TraceBuilder, run: int) -> None:
         left, handed = (f"{name} {run if name in faults else ''}" for name in ("left", "handed"))
@@ -503,15 +503,15 @@ def hands_to_a_thread(faults: tuple[str, ...]) -> Writer:
     return write
 
 
-def test_what_a_thread_made_of_a_value_that_main_had_handed_to_it(tmp_path: Path) -> None:
-    """Main reads what came back, so it is both where the difference shows and where it began."""
+def test_a_difference_that_main_passes_to_a_thread_and_reads_back_begins_in_main(tmp_path: Path) -> None:
+    """Main reads the result, so the difference both begins and shows there."""
     comparison = compared(tmp_path, hands_to_a_thread(("left", "handed")))
     first = first_of(comparison)
     assert (first.op, first.thread, first.site and first.site.line) == ("op::hand_over", None, 2)
     assert [dead.op for dead in comparison.dead_first] == ["op::left"] and comparison.dead_differences == 1
 
 
-def test_what_a_thread_made_differ_of_an_equal_value_that_main_had_handed_to_it(tmp_path: Path) -> None:
+def test_a_difference_that_a_thread_makes_from_an_equal_value_begins_in_the_thread(tmp_path: Path) -> None:
     comparison = compared(tmp_path, hands_to_a_thread(("left", "thread")))
     assert (first_of(comparison).op, first_of(comparison).site and first_of(comparison).site.line) == ("op::use", 3)
     assert [dead.op for dead in comparison.dead_first] == ["op::left"]

@@ -1,4 +1,4 @@
-"""Which elements of a storage a view covers, against a slow count of every byte."""
+"""The elements of a storage that a view covers, checked against a slow count of every byte."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def bytes_of(view: Layout) -> set[int]:
 
 
 def random_views(count: int) -> list[Layout]:
-    """Views that lie within a storage of 64 bytes; some overlap themselves."""
+    """Views within a storage of 64 bytes; some overlap themselves."""
     own = random.Random(7)
     views: list[Layout] = []
     while len(views) < count:
@@ -58,16 +58,16 @@ def random_views(count: int) -> list[Layout]:
         ("float4_e2m1fn_x2", 1), ("quint8", 1), ("qint8", 1), ("qint32", 4), ("quint4x2", 1),
     ],
 )  # fmt: skip
-def test_bytes_of_an_element(dtype: str, width: int) -> None:
+def test_an_element_has_the_size_of_its_dtype(dtype: str, width: int) -> None:
     assert element_bytes(dtype) == width
 
 
-def test_views_that_share_elements() -> None:
+def test_views_overlap_if_they_share_bytes() -> None:
     for first, second in itertools.product([*VIEWS, *random_views(60)], repeat=2):
         assert overlap(first, second) == bool(bytes_of(first) & bytes_of(second)), (first, second)
 
 
-def test_what_cannot_be_told_overlaps() -> None:
+def test_unknown_views_overlap() -> None:
     assert overlap(None, WHOLE) and overlap(WHOLE, None) and overlap(None, None)
 
 
@@ -76,13 +76,13 @@ def test_halves_do_not_overlap() -> None:
     assert overlap(LEFT, EVEN) and overlap(TURNED, ONE)
 
 
-def test_views_of_other_dtypes_overlap_by_bytes() -> None:
+def test_views_of_different_dtypes_overlap_by_bytes() -> None:
     doubles = layout(2, offset=1, elements=4, dtype="float64")
     assert overlap(doubles, layout(1, offset=2, elements=8))
     assert not overlap(doubles, layout(2, elements=8))
 
 
-def test_what_is_left_uncovered() -> None:
+def test_uncovered_bytes_are_found() -> None:
     for view in VIEWS:
         for covers in (
             [],
@@ -99,7 +99,7 @@ def test_what_is_left_uncovered() -> None:
             assert leaves_uncovered(view, covers) == bool(left), (view, covers)
 
 
-def test_random_views_left_uncovered() -> None:
+def test_uncovered_bytes_of_random_views_are_found() -> None:
     views = random_views(150)
     own = random.Random(3)
     for view in views:
@@ -108,29 +108,29 @@ def test_random_views_left_uncovered() -> None:
         assert leaves_uncovered(view, covers) == bool(left), (view, covers)
 
 
-def test_whole_storages() -> None:
+def test_only_views_of_all_elements_cover_their_storage() -> None:
     assert covers_storage(WHOLE) and covers_storage(TURNED) and covers_storage(layout(1, 1))
     assert not any(covers_storage(view) for view in (ROWS, LEFT, EVEN, ONE, NOTHING))
 
 
-def test_expanded_element_does_not_cover_its_storage() -> None:
+def test_an_expanded_element_does_not_cover_its_storage() -> None:
     assert not covers_storage(EXPANDED)
 
 
-def test_empty_views_of_empty_storages() -> None:
+def test_empty_views_of_empty_storages_do_not_overlap() -> None:
     nothing = layout(0, elements=0)
     assert not overlap(nothing, nothing)
     assert not leaves_uncovered(nothing, [])
 
 
-def test_of_tensors_without_memory_of_their_own_nothing_is_told() -> None:
+def test_tensors_without_their_own_memory_are_treated_as_unknown() -> None:
     sparse = WHOLE._replace(strides=(), storage_bytes=0)
     assert overlap(sparse, sparse) and overlap(WHOLE, sparse) and overlap(ROWS, ROWS, (sparse,))
     assert not (covers_storage(sparse) or leaves_uncovered(sparse, []) or leaves_uncovered(sparse, [WHOLE]))
     assert leaves_uncovered(WHOLE, [sparse])
 
 
-def test_huge_storages_do_not_cost_their_size() -> None:
+def test_the_cost_does_not_depend_on_the_size_of_a_storage() -> None:
     size = 1 << 33
     low, high = layout(size, elements=2 * size), layout(size, offset=size, elements=2 * size)
     assert not overlap(low, high)

@@ -1,4 +1,4 @@
-"""Child processes that take their tasks from one queue: which of them did which task is no difference, what was done is."""
+"""Child processes that take their tasks from one queue: which process did a task does not matter, but its result does."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ def write(
     builder.add("determinism::tolist", [made], [result], role=Role.ESCAPE)
 
 
-def test_the_same_tasks_done_by_others_are_the_same(tmp_path: Path) -> None:
+def test_the_same_tasks_done_by_different_processes_are_the_same(tmp_path: Path) -> None:
     assert compared(tmp_path, lambda b, run: write(b, SHARES[run])).verdict is Verdict.SAME
 
 
-def test_a_task_that_gave_something_else_differs(tmp_path: Path) -> None:
+def test_a_different_task_is_a_difference(tmp_path: Path) -> None:
     other = (("c", "a"), ("B",))
     first = first_of(compared(tmp_path, lambda b, run: write(b, (SHARES[0], other)[run])))
     assert first.process.startswith("main.ForkProcess-")
 
 
-def test_a_task_that_only_one_run_did_differs(tmp_path: Path) -> None:
+def test_a_task_in_only_one_run_is_a_difference(tmp_path: Path) -> None:
     fewer = (("c", "a"), ())
     assert compared(tmp_path, lambda b, run: write(b, (SHARES[0], fewer)[run])).verdict is Verdict.DIFFERENT
 
 
-def test_what_the_program_made_of_it_differs_all_the_same(tmp_path: Path) -> None:
+def test_a_different_result_in_the_main_process_is_a_difference(tmp_path: Path) -> None:
     first = first_of(compared(tmp_path, lambda b, run: write(b, SHARES[run], result=f"sum {run}")))
     assert first.process == "main"
 
 
 @pytest.mark.parametrize("name", ["rank-{}", "trainer-{}"])
-def test_processes_with_names_of_their_own_do_work_of_their_own(name: str, tmp_path: Path) -> None:
+def test_processes_with_their_own_names_do_not_share_work(name: str, tmp_path: Path) -> None:
     assert compared(tmp_path, lambda b, run: write(b, SHARES[run], name=name)).verdict is Verdict.DIFFERENT

@@ -1,4 +1,4 @@
-"""Programs that were started at the same time pair, whichever began first."""
+"""Programs that were started at the same time are paired, whichever began first."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def sweep(builder: TraceBuilder, values: dict[str, str], order: str, *, argument
 
 
 @pytest.mark.parametrize("arguments", [True, False], ids=["by their arguments", "by what they did"])
-def test_equal_children_that_began_in_another_order(tmp_path: Path, arguments: bool) -> None:
+def test_equal_children_in_a_different_order_are_the_same(tmp_path: Path, arguments: bool) -> None:
     values = {name: f"result {name}" for name in "abc"}
     orders = {0: "abc", 1: "cab"}
     assert compared(tmp_path, lambda b, run: sweep(b, values, orders[run], arguments=arguments)).verdict is Verdict.SAME
@@ -46,13 +46,13 @@ def test_the_child_that_differs_has_the_key_of_the_first_run(tmp_path: Path, arg
     assert not comparison.divergences
 
 
-def test_a_child_that_only_one_run_has_is_missed(tmp_path: Path) -> None:
+def test_a_child_in_only_one_run_is_a_structural_difference(tmp_path: Path) -> None:
     values = {name: f"result {name}" for name in "abc"}
     first = first_of(compared(tmp_path, lambda b, run: sweep(b, values, {0: "abc", 1: "ca"}[run])))
     assert (first.kind, first.process) == (Kind.STRUCTURE, "main.2")
 
 
-def test_while_a_run_goes_on_only_those_are_looked_at_that_cannot_be_mistaken_for_each_other(tmp_path: Path) -> None:
+def test_only_unmistakable_processes_are_compared_during_a_run(tmp_path: Path) -> None:
     builder = TraceBuilder(tmp_path)
     sweep(builder, dict.fromkeys("ab", "result"), "ab")
     train(builder.beside("main.named"), "named")

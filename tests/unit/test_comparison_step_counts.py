@@ -1,4 +1,4 @@
-"""How many records differ in each step: counted to the end, and in little memory."""
+"""The number of records that differ in each step, counted to the end and in little memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.traces import TraceBuilder
 
 
 def compared(folder: Path, num_steps: int = 6, differs_from: int = 2, *, extra: int = 0) -> Comparison:
-    """Two runs of three ops a step, two of which differ from a step on."""
+    """Compare two runs with three ops per step, two of which differ from step `differs_from` on."""
     folders = []
     for run in range(2):
         builder = TraceBuilder(folder / str(run))
@@ -35,7 +35,7 @@ def compared(folder: Path, num_steps: int = 6, differs_from: int = 2, *, extra: 
     return compare(*folders)
 
 
-def test_each_step_has_its_numbers(tmp_path: Path) -> None:
+def test_each_step_has_its_counts(tmp_path: Path) -> None:
     comparison = compared(tmp_path)
     assert comparison.step_history is not None
     assert comparison.step_history.runs == (1, 2)
@@ -43,7 +43,7 @@ def test_each_step_has_its_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("steps", "said"), [(0, "In run 1 no step ended"), (1, "Run 1 ended 1 step, but no parameter"), (3, "Run 1 ended 3 steps, but no parameter")])  # fmt: skip
-def test_steps_that_hold_no_state_are_told_from_none(tmp_path: Path, steps: int, said: str) -> None:
+def test_steps_without_state_are_distinguished_from_no_steps(tmp_path: Path, steps: int, said: str) -> None:
     folders = []
     for run in range(2):
         builder = TraceBuilder(tmp_path / str(run), level="step")
@@ -56,19 +56,19 @@ def test_steps_that_hold_no_state_are_told_from_none(tmp_path: Path, steps: int,
     assert trouble.identifier == "nothing-recorded" and trouble.message.startswith(said)
 
 
-def test_records_of_one_run_alone_differ(tmp_path: Path) -> None:
+def test_records_in_only_one_run_count_as_different(tmp_path: Path) -> None:
     comparison = compared(tmp_path, extra=4)
     assert comparison.step_history is not None and comparison.step_history.steps is not None
     assert comparison.step_history.steps[2] == StepSpan(2, 2, 7, 6)
 
 
-def test_the_whole_run_is_counted_although_all_else_is_known(tmp_path: Path) -> None:
+def test_the_whole_run_is_counted_even_if_all_else_is_known(tmp_path: Path) -> None:
     comparison = compared(tmp_path, num_steps=100, differs_from=0)
     assert comparison.step_history is not None and comparison.step_history.steps is not None
     assert comparison.step_history.steps[-1] == StepSpan(99, 99, 3, 2)
 
 
-def test_counting_alone_ends_after_so_many_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counting_alone_ends_after_a_maximum_of_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lockstep, "_MOST_COUNTED_ALONE", 40)
 
     def write(builder: TraceBuilder, run: int) -> None:
@@ -108,7 +108,7 @@ def test_counting_alone_finds_records_that_only_one_run_has(tmp_path: Path) -> N
     ]
 
 
-def test_equal_runs_have_none(tmp_path: Path) -> None:
+def test_equal_runs_have_no_step_counts(tmp_path: Path) -> None:
     comparison = compared(tmp_path, differs_from=99)
     assert comparison.verdict is Verdict.SAME
     assert comparison.step_history is None or comparison.step_history.steps is None
@@ -150,6 +150,6 @@ def test_processes_are_counted_together() -> None:
     assert sum(span.records for span in spans) == 4003
 
 
-def test_nothing_counted_no_spans() -> None:
+def test_without_counts_there_are_no_spans() -> None:
     assert StepCounts.spans([]) == []
     assert StepCounts.spans([StepCounts()]) == []

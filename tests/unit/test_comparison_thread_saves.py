@@ -1,4 +1,4 @@
-"""A checkpoint that a thread saved while others changed it is recognised by what was read back from it."""
+"""A checkpoint that a thread saved while others changed it is recognised by the values read back from it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.traces import Ref, TraceBuilder
 
 
 def save(builder: TraceBuilder, value: str, line: int = 4) -> None:
-    """A thread saves a tensor."""
+    """Save a tensor in a thread."""
     builder.add(
         "determinism::save",
         [Ref(-1, digest=value)],
@@ -23,7 +23,7 @@ def save(builder: TraceBuilder, value: str, line: int = 4) -> None:
 
 
 def trained_and_read_back(folder: Path, read: tuple[str, str], *, saves: bool) -> Divergence:
-    """A thread saves a weight, or makes a copy of it, and the main thread goes on with what it read from a file."""
+    """The first divergence if a thread saves or copies a weight, and the main thread continues with values from a file."""
 
     def write(b: TraceBuilder, run: int) -> None:
         beside = threads(b)
@@ -38,13 +38,13 @@ def trained_and_read_back(folder: Path, read: tuple[str, str], *, saves: bool) -
     return first_of(compared(folder, write))
 
 
-def test_what_was_read_back_in_pieces_points_to_the_line_that_saved_it(tmp_path: Path) -> None:
+def test_values_read_from_a_torn_checkpoint_point_to_the_line_that_saved_it(tmp_path: Path) -> None:
     first = trained_and_read_back(tmp_path, ("weight", "half of the next weight"), saves=True)
     assert (first.kind, first.op) == (Kind.DATA, "op::stack")
     assert first.saved_at is not None and (first.saved_at.file, first.saved_at.line) == ("/work/saver.py", 4)
     assert "In run 2" in first.detail and "run 1" not in first.detail
 
 
-def test_where_no_thread_saves_other_data_is_only_that(tmp_path: Path) -> None:
+def test_different_data_has_no_saving_line_if_no_thread_saves(tmp_path: Path) -> None:
     first = trained_and_read_back(tmp_path, ("weight", "half of the next weight"), saves=False)
     assert first.kind is Kind.DATA and first.saved_at is None

@@ -1,4 +1,4 @@
-"""Streams without an order of their own: the same work is the same, whoever did it and whenever."""
+"""Streams without an inherent order: the same work counts as equal, whoever did it and whenever."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.traces import Ref, TraceBuilder, layout
 def task(
     builder: TraceBuilder, name: str, value: str | None = None, *, thread: int | None = None, shows: bool = True
 ) -> int:
-    """Two ops on a value from outside, the second in place, and a look at the result."""
+    """Add two ops on a value from outside, the second in place, and a read of the result."""
     value = value or f"sum {name}"
     made = builder.add("aten::mul", [Ref(-1, digest=name)], [f"twice {name}"], site=("/work/task.py", 1), thread=thread)
     total = builder.add("aten::add_", [made], [value], site=("/work/task.py", 2), thread=thread)
@@ -28,7 +28,7 @@ def task(
     return total
 
 
-def test_threads_that_interleave_otherwise(tmp_path: Path) -> None:
+def test_threads_that_interleave_differently(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         stream = threads(b, "one", "two")
         order = [("a", 1), ("b", 2), ("c", 1)]
@@ -40,8 +40,8 @@ def test_threads_that_interleave_otherwise(tmp_path: Path) -> None:
     assert comparison.recorded.processes == 1
 
 
-def test_the_work_grows_no_faster_than_what_threads_do(tmp_path: Path) -> None:
-    """Calls are counted, as they are the same on every machine; each value is only looked at, and comes from outside."""
+def test_the_cost_of_comparing_grows_no_faster_than_the_work_of_threads(tmp_path: Path) -> None:
+    """Calls are counted because they are the same on every machine; each value comes from outside and is only read."""
 
     def calls(tasks: int) -> int:
         def write(b: TraceBuilder, run: int) -> None:
@@ -57,7 +57,7 @@ def test_the_work_grows_no_faster_than_what_threads_do(tmp_path: Path) -> None:
     assert many < 9 * few
 
 
-def test_work_that_another_process_of_the_pool_took(tmp_path: Path) -> None:
+def test_work_taken_by_another_process_of_the_pool(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         streams = [pool(b, number) for number in range(3 - run)]
         for number, name in enumerate("abcdef" if run else "dafbec"):
@@ -67,10 +67,10 @@ def test_work_that_another_process_of_the_pool_took(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stream", [threads, pool])
-def test_another_argument_is_found_where_the_inputs_are_the_same(
+def test_a_different_argument_is_found_if_the_inputs_are_the_same(
     tmp_path: Path, stream: Callable[[TraceBuilder], TraceBuilder]
 ) -> None:
-    """Each task got another rate, and took another turn."""
+    """Each task has a different rate and takes a different turn."""
 
     def write(b: TraceBuilder, run: int) -> None:
         own = stream(b)
@@ -88,7 +88,7 @@ def test_another_argument_is_found_where_the_inputs_are_the_same(
 
 
 @pytest.mark.parametrize("stream", [threads, pool])
-def test_another_result_that_is_looked_at(tmp_path: Path, stream: Callable[[TraceBuilder], TraceBuilder]) -> None:
+def test_a_different_result_that_is_read(tmp_path: Path, stream: Callable[[TraceBuilder], TraceBuilder]) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         own = stream(b)
         for name in "abc" if run else "cab":
@@ -102,7 +102,7 @@ def test_another_result_that_is_looked_at(tmp_path: Path, stream: Callable[[Trac
     assert (first.process, first.thread) == (("main", "loader") if stream is threads else ("main.pool-0", None))
 
 
-def test_another_result_that_nothing_reads(tmp_path: Path) -> None:
+def test_a_different_result_that_nothing_reads(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         own = threads(b)
         task(own, "a", f"sum {run}", shows=False)
@@ -113,7 +113,7 @@ def test_another_result_that_nothing_reads(tmp_path: Path) -> None:
     assert first_of(compared(tmp_path / "2", write, strict=True)).kind is Kind.OP
 
 
-def test_what_a_thread_holds_at_the_end_of_a_step_differs(tmp_path: Path) -> None:
+def test_the_state_that_a_thread_holds_at_the_end_of_a_step_is_compared(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         own = threads(b)
         own.add("aten::mul", [Ref(-1, digest="unused")], [f"unused {run}"])
@@ -129,7 +129,7 @@ def test_what_a_thread_holds_at_the_end_of_a_step_differs(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("is_read", [True, False])
-def test_a_difference_that_vanishes_before_it_is_looked_at(tmp_path: Path, is_read: bool) -> None:
+def test_a_difference_that_vanishes_before_it_is_read(tmp_path: Path, is_read: bool) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         task(b, "main")
         own = threads(b)
@@ -157,7 +157,7 @@ def test_a_value_from_outside_that_makes_no_difference(tmp_path: Path) -> None:
     assert (first_of(comparison).kind, comparison.absorbed) == (Kind.DATA, True)
 
 
-def test_what_a_worker_fetched_ahead(tmp_path: Path) -> None:
+def test_prefetched_work_of_a_worker(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         for number in range(2):
             own = worker(b, number)
@@ -179,7 +179,7 @@ def test_streams_that_one_run_lacks(tmp_path: Path) -> None:
     assert compared(tmp_path, write).verdict is Verdict.SAME
 
 
-def test_a_value_from_outside_of_a_thread(tmp_path: Path) -> None:
+def test_a_value_that_a_thread_gets_from_outside(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         task(threads(b), f"file {run}")
 
@@ -187,7 +187,7 @@ def test_a_value_from_outside_of_a_thread(tmp_path: Path) -> None:
     assert (first.kind, first.op) == (Kind.DATA, "aten::mul")
 
 
-def test_another_argument_in_a_pool(tmp_path: Path) -> None:
+def test_a_different_argument_in_a_pool(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         own = pool(b)
         made = own.add("aten::full", outputs=[f"full {run}"], arguments=f"fill_value={run}")
@@ -196,7 +196,7 @@ def test_another_argument_in_a_pool(tmp_path: Path) -> None:
     assert first_of(compared(tmp_path, write)).kind is Kind.ARGUMENT
 
 
-def test_a_generator_in_another_state_in_a_thread(tmp_path: Path) -> None:
+def test_a_generator_in_a_different_state_in_a_thread(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         own = threads(b)
         made = own.add("aten::rand", outputs=[f"draw {run}"], generators=[f"state {run}"])
@@ -206,7 +206,7 @@ def test_a_generator_in_another_state_in_a_thread(tmp_path: Path) -> None:
 
 
 def test_threads_that_draw_from_one_generator(tmp_path: Path) -> None:
-    """As a multiset the draws are equal; what was made of them is not."""
+    """The draws are equal as a multiset; the values computed from them are not."""
 
     def write(b: TraceBuilder, run: int) -> None:
         own = threads(b, "one", "two")
@@ -251,8 +251,8 @@ def test_a_sum_in_the_order_of_arrival(tmp_path: Path) -> None:
     assert (first.kind, first.op) == (Kind.ORDER, "aten::add")
 
 
-def test_a_sum_of_what_other_threads_made_in_the_order_of_arrival(tmp_path: Path) -> None:
-    """As the loop over `as_completed` has it, in a thread and in the main one."""
+def test_a_sum_of_other_threads_results_in_the_order_of_arrival(tmp_path: Path) -> None:
+    """This is what a loop over `as_completed` does, in another thread and in the main thread."""
 
     def write(b: TraceBuilder, run: int, in_main: bool) -> None:
         makers = threads(b, "one", "two", "sum")
@@ -272,7 +272,7 @@ def test_a_sum_of_what_other_threads_made_in_the_order_of_arrival(tmp_path: Path
         assert (first.kind, first.op, first.thread) == (Kind.ORDER, "aten::add", None if in_main else "sum")
 
 
-def test_what_a_thread_keeps_at_the_end_of_its_steps(tmp_path: Path) -> None:
+def test_the_state_of_a_thread_counts_but_not_that_of_a_pool_process(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int, stream: Callable[[TraceBuilder], TraceBuilder]) -> None:
         task(b, "main")
         own = stream(b)
@@ -280,11 +280,11 @@ def test_what_a_thread_keeps_at_the_end_of_its_steps(tmp_path: Path) -> None:
 
     first = first_of(compared(tmp_path / "1", lambda b, run: write(b, run, threads)))
     assert (first.kind, first.op) == (Kind.OP, "op::train")
-    # Which tasks a process of a pool kept something of depends on which tasks came to it.
+    # Which results a pool process keeps depends on the tasks that it happened to get.
     assert compared(tmp_path / "2", lambda b, run: write(b, run, pool)).verdict is Verdict.SAME
 
 
-def test_memory_that_nobody_wrote_in_a_thread(tmp_path: Path) -> None:
+def test_uninitialized_memory_in_a_thread(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         own = threads(b)
         empty = own.add("aten::empty", outputs=[None])
@@ -360,7 +360,7 @@ def test_more_differences_than_can_be_followed(tmp_path: Path, monkeypatch: pyte
 
 def test_thread_is_in_the_step_of_its_process(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
-        # The process counts the steps; the stream of its threads says nothing of what counts as one.
+        # The process counts the steps; the stream of its threads does not say what counts as a step.
         own = b.beside("main.threads", stream="threads", part_of="main", threads=["loader"], steps_by=None)
         own.step()
         task(own, "a", f"sum {run}")
@@ -388,17 +388,17 @@ def test_more_dead_differences_than_can_be_followed(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("overlapped", "kind"),
     [
-        (None, Kind.MUTATION),  # where it was not looked for, that the tensors look the same has to do
+        (None, Kind.MUTATION),  # if overlaps were not recorded, equal-looking tensors must suffice
         ([], Kind.OP),
         ([0], Kind.MUTATION),
-        ([3], Kind.MUTATION),  # of two ops on one tensor only the one that ended later is sure to be noted
+        ([3], Kind.MUTATION),  # of two ops on one tensor, only the one that ended later is certain to be noted
         ([2], Kind.OP),
     ],
 )
-def test_tensors_that_look_alike_are_one_only_if_two_threads_were_seen_to_write_at_once(
+def test_equal_looking_tensors_are_one_only_if_two_threads_were_seen_to_write_at_once(
     overlapped: list[int] | None, kind: Kind, tmp_path: Path
 ) -> None:
-    """Each of two threads adds into what was zeros, and the op of one of them gives another result."""
+    """Each of two threads adds into zeros, and the op of one of them gives a different result."""
 
     def write(b: TraceBuilder, run: int) -> None:
         facts = {} if overlapped is None or not run else {"overlapped": overlapped}

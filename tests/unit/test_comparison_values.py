@@ -1,4 +1,4 @@
-"""How far the values of two stored runs are apart, told from the elements that they keep."""
+"""How far apart the values of two stored runs are, determined from the elements that they keep."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def training(
     losses: list[float] | None = None,
     **facts: Any,
 ) -> Path:
-    """Each step makes a loss of the parameter, and the parameter anew; gives the trace."""
+    """Write a trace in which each step computes a loss from the parameter and then a new value of the parameter."""
     trace = TraceBuilder(folder, values=kept, **facts)
     held = trace.add("aten::ones", (), ["ones"])
     trace.values(held, 1, 1, 1, 1)
@@ -50,7 +50,7 @@ def found_in(comparison: Comparison) -> ValuesApart:
     return comparison.values
 
 
-def test_a_difference_of_rounding_has_its_size(tmp_path: Path) -> None:
+def test_the_size_of_a_rounding_difference_is_measured(tmp_path: Path) -> None:
     comparison = compared(tmp_path, {"weights": [(1, 2, 3, 4)] * 2}, {"weights": [(ONE_ABOVE, 2, 3, 4), (1, 2, 3, 4)]})
     values, first = found_in(comparison), comparison.first_divergence
     assert first is not None and first.kind is Kind.OP
@@ -65,7 +65,7 @@ def test_a_difference_of_rounding_has_its_size(tmp_path: Path) -> None:
     ]
 
 
-def test_where_a_difference_grows_beyond_rounding(tmp_path: Path) -> None:
+def test_the_step_where_a_difference_exceeds_rounding_is_found(tmp_path: Path) -> None:
     comparison = compared(
         tmp_path,
         {"weights": [(1, 2, 3, 4)] * 3, "losses": [1, 1, 1]},
@@ -79,19 +79,19 @@ def test_where_a_difference_grows_beyond_rounding(tmp_path: Path) -> None:
     assert values.steps[2].parameters_relative == pytest.approx(6 / 7)
 
 
-def test_other_numbers_are_not_taken_for_rounding(tmp_path: Path) -> None:
+def test_unrelated_numbers_are_not_mistaken_for_rounding(tmp_path: Path) -> None:
     values = found_in(compared(tmp_path, {"weights": [(1, 2, 3, 4)]}, {"weights": [(-1, 2, 3, 4)]}))
     assert values.first is not None
     assert values.first.looks_like is Likeness.OTHER
 
 
-def test_numbers_that_are_none_are_not_taken_for_rounding(tmp_path: Path) -> None:
+def test_nan_is_not_mistaken_for_rounding(tmp_path: Path) -> None:
     values = found_in(compared(tmp_path, {"weights": [(1, 2, 3, 4)]}, {"weights": [(float("nan"), 2, 3, 4)]}))
     assert values.first is not None
     assert values.first.looks_like is Likeness.OTHER
 
 
-def test_of_a_large_tensor_a_sample_is_compared(tmp_path: Path) -> None:
+def test_a_sample_of_a_large_tensor_is_compared(tmp_path: Path) -> None:
     places = sampled_places(40, 4)
     traces = []
     for name, third in (("first", 1.0), ("second", ONE_ABOVE)):
@@ -109,7 +109,7 @@ def test_of_a_large_tensor_a_sample_is_compared(tmp_path: Path) -> None:
     assert output.extent is None
 
 
-def test_records_of_one_run_do_not_end_the_story(tmp_path: Path) -> None:
+def test_values_are_compared_despite_records_in_only_one_run(tmp_path: Path) -> None:
     traces = []
     for name, weight in (("first", 1.0), ("second", ONE_ABOVE)):
         trace = TraceBuilder(tmp_path / name, values=4)
@@ -146,7 +146,7 @@ def test_traces_without_values_say_how_to_record_them(
     assert (values.first, values.steps) == (None, ())
 
 
-def test_what_was_kept_of_outputs_that_are_not_there_is_passed_over(tmp_path: Path) -> None:
+def test_values_of_nonexistent_outputs_are_ignored(tmp_path: Path) -> None:
     traces = []
     for name in ("first", "second"):
         trace = TraceBuilder(tmp_path / name, values=4)
@@ -160,7 +160,7 @@ def test_what_was_kept_of_outputs_that_are_not_there_is_passed_over(tmp_path: Pa
     assert "none of the kept values differ" in values.note
 
 
-def test_of_tensorflow_there_are_no_values(tmp_path: Path) -> None:
+def test_tensorflow_runs_have_no_values(tmp_path: Path) -> None:
     weights = [[(1, 2, 3, 4)], [(5, 2, 3, 4)]]
     first, second = ({"weights": one, "kept": None, "framework": "tensorflow"} for one in weights)
     assert "only for PyTorch tensors" in found_in(compared(tmp_path, first, second)).note
@@ -170,7 +170,7 @@ def test_equal_runs_have_nothing_to_measure(tmp_path: Path) -> None:
     assert compared(tmp_path, {"weights": [(1, 2, 3, 4)]}, {"weights": [(1, 2, 3, 4)]}).values is None
 
 
-def test_a_trace_of_an_earlier_version_differs_only_in_what_both_know(tmp_path: Path) -> None:
+def test_facts_unknown_to_an_earlier_version_are_not_differences(tmp_path: Path) -> None:
     earlier = {"environment": {"python": "3.11", "package torch": "2.12.0"}}
     later = {
         "environment": {"python": "3.11", "package torch": "2.13.0", "gpus": "none", "variable OMP_NUM_THREADS": "1"}

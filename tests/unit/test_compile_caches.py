@@ -1,4 +1,4 @@
-"""Where compile caches lie, whether they are filled, and which of them a file belongs to."""
+"""Where compile caches are, whether they are filled, and which of them a file belongs to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from determinism.compile_caches import COMPILE_CACHES, compile_cache_facts, comp
 from determinism.environment import Part, part_of
 
 
-def test_a_cache_is_warm_once_something_is_kept_in_it(tmp_path: Path) -> None:
+def test_a_cache_is_warm_once_it_holds_a_file(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path), "TRITON_CACHE_DIR": str(tmp_path / "kernels")}
     name = "compile cache of Triton"
     assert compile_cache_facts(environ)[name] == "empty"
@@ -21,7 +21,7 @@ def test_a_cache_is_warm_once_something_is_kept_in_it(tmp_path: Path) -> None:
     assert compile_cache_facts(environ)[name] == "warm"
 
 
-def test_a_cache_that_is_not_asked_for_is_no_fact(tmp_path: Path) -> None:
+def test_a_cache_that_is_not_enabled_is_not_a_fact(tmp_path: Path) -> None:
     assert "compile cache of JAX" not in compile_cache_facts({"HOME": str(tmp_path)})
     assert "compile cache of JAX" in compile_cache_facts({"JAX_COMPILATION_CACHE_DIR": str(tmp_path)})
 
@@ -36,19 +36,19 @@ def test_a_cache_that_is_not_asked_for_is_no_fact(tmp_path: Path) -> None:
         ("home/project/cache.json", None),
     ],
 )
-def test_a_file_belongs_to_the_cache_that_it_lies_in(file: str, owner: str | None, tmp_path: Path) -> None:
+def test_a_file_belongs_to_the_cache_that_contains_it(file: str, owner: str | None, tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path / "home"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
     cache = compile_cache_of(str(tmp_path / file), environ)
     assert (None if cache is None else cache.owner) == owner
 
 
-def test_each_cache_gets_a_folder_of_its_own(tmp_path: Path) -> None:
+def test_each_cache_gets_its_own_folder(tmp_path: Path) -> None:
     given = dict(empty_caches(tmp_path))
     assert given.keys() == {cache.variable for cache in COMPILE_CACHES}
     assert len(set(given.values())) == len(given)
 
 
-def test_every_variable_of_nccl_is_recorded_and_the_caches_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_nccl_variable_and_the_caches_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_SOME_NEW_ONE", "3")
     monkeypatch.setenv("MY_NCCL_TOKEN", "secret")
     facts = environment.describe()
@@ -57,7 +57,7 @@ def test_every_variable_of_nccl_is_recorded_and_the_caches_are(monkeypatch: pyte
     assert {"compile cache of Inductor", "compile cache of Triton"} <= facts.keys()
 
 
-def test_a_choice_of_a_kernel_may_decide_numbers_and_a_warm_cache_alone_does_not() -> None:
+def test_a_kernel_choice_may_change_numbers_but_a_warm_cache_alone_does_not() -> None:
     assert part_of("kernel chosen for mm of 2x2 by Inductor") is Part.LIBRARIES
     assert part_of("compile cache of Inductor") is Part.OTHER
     assert part_of("variable TRITON_CACHE_DIR") is Part.OTHER

@@ -1,4 +1,4 @@
-"""What a confirming run makes of a divergence that looked like an op's own."""
+"""How a confirming run changes a divergence that was blamed on an op."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VARIED = {
 
 
 def unseen(**changes: Any) -> Any:
-    """An output of which nothing is known but its form."""
+    """An output of which only the shape and type are known."""
     return make_output(
         **{"elements_different": None, "max_ulp": None, "max_abs": None, "repeats": None, "distinct": None, **changes}
     )
@@ -40,7 +40,7 @@ def looked_at(*outputs: dict[str, Any], changed: tuple[int, ...] = (), of: tuple
     return comparison.first_divergence
 
 
-def test_an_op_that_varied() -> None:
+def test_an_op_that_varied_is_confirmed() -> None:
     first = looked_at(VARIED)
     assert (first.kind, first.inputs_equal) == (Kind.OP, True)
     (output,) = first.outputs
@@ -67,26 +67,26 @@ def test_an_op_that_varied() -> None:
         ({"distinct": 1, "distinct_alignments": 1}, "repeating it gave only one result."),
     ],
 )
-def test_what_it_varies_with(counts: dict[str, int], detail: str) -> None:
+def test_the_detail_says_what_the_op_varies_with(counts: dict[str, int], detail: str) -> None:
     first = looked_at({**VARIED, **counts})
     assert detail in first.detail
     (output,) = first.outputs
     assert {name: getattr(output, name) for name in counts} == counts
 
 
-def test_outputs_are_told_apart_by_their_position() -> None:
+def test_outputs_are_matched_by_position() -> None:
     others = ({"position": 0, "distinct": 1}, {**VARIED, "position": 2})
     first = looked_at(*others, of=(unseen(position=2), unseen(position=3)))
     assert [output.distinct for output in first.outputs] == [5, None]
 
 
-def test_an_op_that_was_not_repeated() -> None:
+def test_the_detail_says_that_the_op_was_not_repeated() -> None:
     first = looked_at()
     assert (first.inputs_equal, first.outputs) == (True, (unseen(),))
     assert first.detail.endswith("it was not repeated.")
 
 
-def test_an_input_that_was_changed() -> None:
+def test_a_changed_input_is_a_mutation() -> None:
     first = looked_at(changed=(1,))
     assert (first.kind, first.inputs_equal) == (Kind.MUTATION, False)
 
@@ -110,9 +110,7 @@ def fused(*ops: tuple[str, int]) -> list[dict[str, Any]]:
         ([("aten::index_add", 8)], 0, "from index_add (train.py:8)."),
     ],
 )
-def test_what_a_kernel_was_made_of_is_said_line_by_line(
-    ops: list[tuple[str, int]], inside: int | None, end: str
-) -> None:
+def test_the_ops_in_a_fused_kernel_are_listed_by_line(ops: list[tuple[str, int]], inside: int | None, end: str) -> None:
     places = fused(*ops)
     place = None if inside is None else {**places[inside], "inside": []}
     found = {"changed_inputs": [], "repeats": 9, "outputs": [VARIED], "fused": places, "inside": place}
@@ -151,7 +149,7 @@ def test_what_a_kernel_was_made_of_is_said_line_by_line(
     ],
     ids=["kernel", "fusion", "not cut", "equation only"],
 )
-def test_how_the_place_within_a_compiled_function_was_found_is_said(how: dict[str, Any], said: str) -> None:
+def test_the_detail_says_how_the_place_in_a_compiled_function_was_found(how: dict[str, Any], said: str) -> None:
     (place,) = fused(("jax::sin", 7))
     found = {"changed_inputs": [], "repeats": 9, "outputs": [VARIED], "inside": {**place, "inside": [], **how}}
     first = confirmed(make_different(first_divergence=make_divergence(outputs=(unseen(),))), found).first_divergence
@@ -176,11 +174,11 @@ def test_how_the_place_within_a_compiled_function_was_found_is_said(how: dict[st
             "known to vary on a GPU: UnsortedSegmentSum (train.py:8), MaxPoolGrad (train.py:9).",
         ),
         ("CPU:0", ["tf::UnsortedSegmentSum"], None),
-        # Of the same name as an op of which TensorFlow's own kernel varies, and XLA's does not.
+        # TensorFlow's own kernel of the op with this name varies, but XLA's does not.
         ("GPU:0", ["tf::Sin", "tf::BiasAddGrad", "tf::GatherV2"], None),
     ],
 )
-def test_of_a_compiled_function_the_ops_are_named_that_are_known_to_vary_on_the_device(
+def test_ops_in_a_compiled_function_known_to_vary_on_the_device_are_named(
     device: str, ops: list[str], said: str | None
 ) -> None:
     places = [
@@ -195,7 +193,7 @@ def test_of_a_compiled_function_the_ops_are_named_that_are_known_to_vary_on_the_
     assert said is None or first.detail.endswith(said)
 
 
-def test_a_run_that_did_not_come_to_the_record() -> None:
+def test_a_run_that_did_not_reach_the_record_is_noted() -> None:
     before = make_different()
     after = confirmed(before, None)
     assert after.diagnosis.missed_in_confirming_run is True
@@ -218,7 +216,7 @@ def test_which_divergences_are_confirmed(changes: dict[str, Any], expected: bool
     assert needs_confirmation(None) is False
 
 
-def test_how_often_an_op_ran_at_its_line(tmp_path: Path) -> None:
+def test_executions_of_an_op_at_its_line_are_counted(tmp_path: Path) -> None:
     builder = TraceBuilder(tmp_path / "run")
     for step in range(3):
         here = builder.add("aten::index_put", outputs=[f"{step}"], site=("/work/train.py", 7))

@@ -1,6 +1,6 @@
-"""CuPy is seeded and its arrays are kept where it is present; where it is not, nothing names it.
+"""CuPy is seeded and its arrays are captured if it is present; otherwise nothing mentions it.
 
-It needs a GPU, so a module with the names that are used stands in for it here: what is tested is what it is asked for.
+CuPy needs a GPU, so a substitute module with the names in use replaces it here: the tests check the calls made to it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def cupy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType
     put_back()
 
 
-def test_devices_in_use_and_those_to_come_are_seeded(cupy: ModuleType) -> None:
+def test_devices_in_use_and_future_ones_are_seeded(cupy: ModuleType) -> None:
     cupy.states.update({0: cupy.RandomState(None), 1: cupy.RandomState(None)})
     determinism.seed(1)
     value = Streams(1).integer("cupy", "default", bits=63)
@@ -88,7 +88,7 @@ def test_devices_in_use_and_those_to_come_are_seeded(cupy: ModuleType) -> None:
     assert os.environ["CUPY_SEED"] == str(value)
 
 
-def test_no_device_is_put_into_use(cupy: ModuleType) -> None:
+def test_seeding_initializes_no_device(cupy: ModuleType) -> None:
     determinism.seed(1)
 
     assert cupy.states == {}
@@ -101,7 +101,7 @@ def test_registered_generators_are_seeded(cupy: ModuleType) -> None:
     assert own.value == Streams(1).integer("cupy", "own", "own", bits=63)
 
 
-def test_arrays_come_back_and_generators_are_a_gap(cupy: ModuleType) -> None:
+def test_arrays_are_restored_and_generators_are_a_gap(cupy: ModuleType) -> None:
     state = capture(values=cupy.asarray(np.arange(3.0)))
     found = from_bytes(state.to_bytes())["values"]
 
@@ -116,7 +116,7 @@ def test_the_seed_is_among_the_settings(cupy: ModuleType) -> None:
     assert "seed of cupy.random, on every device" in [setting.name for setting in seed_settings(change=True)]
 
 
-def test_without_it_nothing_names_it() -> None:
+def test_without_cupy_nothing_mentions_it() -> None:
     put_back = seeding.capture_states()
     determinism.seed(1)
     names = [setting.name for setting in seed_settings(change=True)]

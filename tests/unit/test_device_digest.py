@@ -1,4 +1,4 @@
-"""The digest for tensors on a GPU, as it is defined: against a second reading of the definition, and what it must tell apart."""
+"""The digest for tensors on a GPU: checked against a second implementation of its definition and on data that it must distinguish."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def signed(value: int, bits: int = 32) -> int:
 
 
 def digest_by_hand(data: bytes) -> bytes:
-    """The definition once more, half by half, with Python's numbers alone."""
+    """A second implementation of the definition, half by half, with only Python's integers."""
     keys = [int(key) for key in KEYS]
     filled = data + bytes(-len(data) % TILE_BYTES)
     halves = struct.unpack(f"<{len(filled) // 4}i", filled)
@@ -50,7 +50,7 @@ KNOWN = {
     TILE_BYTES: "b2691ab95a0468858192b9045af11ba5",
     3 * TILE_BYTES + 13: "4f97e0c53263555e74168caf63f8a93a",
 }
-"""Digests of `pattern(length)`, which no version may change without another name of the algorithm."""
+"""Digests of `pattern(length)`, which no version may change without renaming the algorithm."""
 
 
 @pytest.mark.parametrize("length", KNOWN)
@@ -59,20 +59,20 @@ def test_known_bytes_have_known_digests(length: int) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 7, 8, 4095, TILE_BYTES, TILE_BYTES + 1, 2 * TILE_BYTES + 4099])
-def test_the_reference_is_the_definition_read_half_by_half(length: int) -> None:
+def test_the_reference_matches_the_definition(length: int) -> None:
     data = np.random.default_rng(length).bytes(length)
     assert reference_digest(data) == digest_by_hand(data)
 
 
-def test_bytes_beyond_what_is_taken_at_once_count_too() -> None:
+def test_bytes_beyond_the_first_block_count() -> None:
     data = bytearray(70 * TILE_BYTES)
     before = reference_digest(data)
     data[-1] = 1
     assert reference_digest(data) != before
 
 
-def test_every_flipped_bit_of_a_lane_is_seen_even_where_a_half_meets_its_key() -> None:
-    """A half that is minus its key makes one product zero whatever the other half is; the second sum sees it."""
+def test_every_flipped_bit_is_detected_even_if_a_half_cancels_its_key() -> None:
+    """A half that equals its negated key makes one product zero whatever the other half is; the second sum detects it."""
     data = np.zeros(TILE_BYTES // 4, "<i4")
     data[0], data[1] = -KEYS[0], -KEYS[1]
     before = reference_digest(data.tobytes())
@@ -83,16 +83,16 @@ def test_every_flipped_bit_of_a_lane_is_seen_even_where_a_half_meets_its_key() -
             assert reference_digest(changed.tobytes()) != before
 
 
-def test_zeros_at_the_end_and_nothing_at_all_have_digests_of_their_own() -> None:
+def test_trailing_zeros_and_empty_data_have_their_own_digests() -> None:
     digests = {reference_digest(bytes(length)) for length in range(300)}
     assert len(digests) == 300
     assert bytes(16) not in digests
 
 
-def test_neighbouring_keys_differ() -> None:
+def test_all_keys_differ() -> None:
     assert len(set(KEYS.tolist())) == len(KEYS)
 
 
-def test_mixing_arrays_is_mixing_numbers() -> None:
+def test_mixing_an_array_mixes_each_number() -> None:
     numbers = np.random.default_rng(0).integers(0, 1 << 63, 100, dtype=np.uint64)
     assert mix(numbers).tolist() == [mix_number(int(number)) for number in numbers]

@@ -1,4 +1,4 @@
-"""Small runs of the fuzz of the digest for tensors on a GPU: it misses nothing, and a weaker digest is found out."""
+"""Small fuzz runs of the digest for tensors on a GPU: it misses nothing, and a weaker digest is detected."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def test_no_pair_that_differs_in_a_structured_way_shares_a_digest() -> None:
     assert not any(one["missed"] for one in found.values())
 
 
-def test_a_digest_that_did_not_number_its_lanes_would_be_found_out() -> None:
+def test_a_digest_that_did_not_number_its_lanes_would_be_detected() -> None:
     found = counted(100, steps=(0, 0))
     assert found["lanes swapped"]["missed"] == found["lanes swapped"]["pairs"] > 0
     assert found["zeros moved"]["missed"] == found["zeros moved"]["pairs"] > 0
     assert found["one bit"]["missed"] == 0
 
 
-def test_what_lanes_add_is_what_digests_of_whole_tensors_differ_by() -> None:
+def test_digests_of_whole_tensors_differ_by_what_lanes_add() -> None:
     for number, kind in enumerate(CHANGES):
         check_whole_tensors(kind, (2, number), count=3)

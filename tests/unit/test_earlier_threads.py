@@ -1,4 +1,4 @@
-"""Threads from before recording began are one blind spot."""
+"""Threads that started before recording are one blind spot."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from determinism.frameworks.progress import note_earlier_threads, program_thread
         ),
     ],
 )
-def test_threads_are_told_as_one(names: list[str], told: tuple[str, str] | None) -> None:
+def test_threads_are_reported_as_one(names: list[str], told: tuple[str, str] | None) -> None:
     spots: list[tuple[str, str]] = []
 
     class Writer:
@@ -52,7 +52,7 @@ class SubshellThread(Heartbeat):
 """
 
 
-def test_threads_that_serve_a_notebook_are_none_of_the_program() -> None:
+def test_threads_that_serve_a_notebook_are_not_threads_of_the_program() -> None:
     kernel: dict[str, Any] = {"__name__": "ipykernel.threads"}
     exec(KERNEL, kernel)
     served = kernel["IOPubThread"]()

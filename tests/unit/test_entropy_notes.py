@@ -1,4 +1,4 @@
-"""Who asks for random bytes in a run is written down: the line of the program, and the library that it went through."""
+"""Requests for random bytes in a run are noted: the line of the program, and the library that made the request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EntropyNotes:
 
 
 def in_a_library(function: Callable[[], Any]) -> None:
-    """Call a function from code that lies in a library."""
+    """Call a function from code in a library."""
     names: dict[str, Any] = {}
     exec(compile("def draw(function):\n    function()\n", LIBRARY, "exec"), names)
     names["draw"](function)
@@ -46,7 +46,7 @@ def test_a_line_of_the_program_is_noted_once(notes: EntropyNotes, tmp_path: Path
     assert frames == [(Path(__file__).name, "test_a_line_of_the_program_is_noted_once")]
 
 
-def test_of_a_library_the_line_that_led_there_is_noted_too(notes: EntropyNotes, tmp_path: Path) -> None:
+def test_for_a_library_the_calling_line_is_noted_too(notes: EntropyNotes, tmp_path: Path) -> None:
     in_a_library(notes.asked)
 
     (frames,) = written(tmp_path)

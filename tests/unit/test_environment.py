@@ -1,4 +1,4 @@
-"""Of environment variables only those that are known to matter are recorded."""
+"""Only environment variables that are known to matter are recorded."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from determinism.redaction import is_secret_name
 
 
 def recorded() -> dict[str, str]:
-    """The variables of this process that are recorded."""
+    """The recorded variables of this process."""
     return {name.removeprefix("variable "): value for name, value in describe().items() if name.startswith("variable ")}
 
 
 @pytest.mark.parametrize(
     "name", ["NVIDIA_API_KEY", "TF_VAR_db_password", "TORCH_HUB_TOKEN", "CUDA_X", "TF_CONFIG", "PATH", "WANDB_API_KEY"]
 )
-def test_value_of_any_other_variable_is_not_recorded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_value_of_any_other_variable_is_not_recorded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "hunter2")
     assert "hunter2" not in str(describe())
 

@@ -1,4 +1,4 @@
-"""The factor `addresses`, perturbed: memory lies elsewhere in each run, as the number of the run decides and nothing else."""
+"""The factor `addresses`, perturbed: addresses differ between runs, and depend only on the number of the run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ print([libc.malloc(size) for size in (24, 200, 3000)], id(bytes(40)), id(bytes(3
 
 
 def addresses(action: str, number: int) -> str:
-    """Where memory of several sizes lies in a process whose addresses are not randomised by the system."""
+    """The addresses of memory of several sizes in a process whose addresses the system does not randomise."""
     unrandomised = before_start(FactorRequest({"addresses": "fixed"}))
     command = [sys.executable, "-c", PROGRAM, action, str(number)]
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
@@ -33,12 +33,12 @@ def addresses(action: str, number: int) -> str:
     ).stdout
 
 
-def test_what_makes_memory_lie_elsewhere_is_kept() -> None:
+def test_memory_that_shifts_addresses_is_kept() -> None:
     assert [addresses(action, 1).split()[-1] for action in ("perturbed", "left")] == ["2", "0"]
 
 
 @pytest.mark.skipif(obstacle("addresses", Action.FIXED) is not None, reason="this system does not fix addresses")
-def test_memory_lies_elsewhere_in_runs_with_another_number_and_nowhere_else_in_one_with_the_same() -> None:
+def test_perturbed_addresses_depend_only_on_the_number_of_the_run() -> None:
     first, again, second = addresses("perturbed", 1), addresses("perturbed", 1), addresses("perturbed", 2)
 
     assert first == again

@@ -1,4 +1,4 @@
-"""What a factor says of itself leads somewhere: to a cause that is known, to a function that begins to act on it."""
+"""The references of a factor are valid: its cause is known, and the functions that begin to act on it exist."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALL = list(FACTORS.values())
 
 
 @pytest.mark.parametrize("factor", ALL, ids=lambda factor: factor.name)
-def test_a_factor_can_be_acted_on_and_says_of_what_it_is_the_cause(factor: Factor) -> None:
+def test_a_factor_can_be_acted_on_and_names_its_cause(factor: Factor) -> None:
     assert factor.fixed or factor.perturbed
     assert factor.cause is None or factor.cause in causes()
     assert factor.cause is not None or factor.fixed is None or factor.name == "patches", "nothing would try it"
@@ -37,7 +37,7 @@ def test_something_acts_on_every_factor(factor: Factor, tmp_path: Path) -> None:
     assert all(obstacle(factor.name, action) is None or factor.name in ("memory", "addresses") for action in actions)
 
 
-def test_a_flag_of_xla_is_added_to_those_of_the_user(tmp_path: Path) -> None:
+def test_an_xla_flag_is_added_to_those_of_the_user(tmp_path: Path) -> None:
     request = FactorRequest({"xla-gpu-ops": "fixed"})
     found = factor_environment({"XLA_FLAGS": "--xla_dump_to=/tmp/xla"}, request, tmp_path)
     assert found["XLA_FLAGS"] == "--xla_dump_to=/tmp/xla --xla_gpu_deterministic_ops=true"

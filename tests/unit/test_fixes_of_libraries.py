@@ -1,4 +1,4 @@
-"""Calls that led to a library's own generator get a seed; in a loop, another one each time or a word of warning."""
+"""Calls that led to a library's own generator get a seed; in a loop, a different one each time or a warning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CALL = "env.reset()"
 
 
 def led_to_by(folder: Path, text: str, function: str = "<module>") -> Source:
-    """What a library used after the one call of `CALL` in a program."""
+    """The generator that a library made in the only `CALL` of a program."""
     program, library = folder / "train.py", folder / "seeding.py"
     program.write_text(text)
     library.write_text("generator = Generator(PCG64())\n")
@@ -81,14 +81,14 @@ def test_the_seed_is_the_counter_of_the_loop_around_the_call(tmp_path: Path, tex
         (f"def play():\n    return {CALL}\n", "play", "If the line runs more than once"),
     ],
 )
-def test_a_seed_that_is_given_again_and_again_comes_with_a_warning(
+def test_a_repeatedly_given_seed_comes_with_a_warning(
     tmp_path: Path, text: str, function: str, warning: str | None
 ) -> None:
     found = seeded_again(led_to_by(tmp_path, text, function))
     assert found is None if warning is None else found is not None and found.startswith(warning)
 
 
-def test_nothing_is_said_of_a_file_that_is_gone(tmp_path: Path) -> None:
+def test_a_deleted_file_gets_no_warning(tmp_path: Path) -> None:
     source = led_to_by(tmp_path, f"while True:\n    state = {CALL}\n")
     (tmp_path / "train.py").unlink()
     assert seeded_again(source) is None

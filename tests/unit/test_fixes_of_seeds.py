@@ -1,4 +1,4 @@
-"""The change that makes a seed constant leaves what is seeded a generator, and to others the seeds that they choose."""
+"""A change that makes a seed constant keeps generators as they are, and does not replace seeds that are chosen elsewhere."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from determinism.run_spec import FixedSource
         ("seed = library.new_seed()", "seed = 0"),
     ],
 )
-def test_the_first_possible_change_of_a_line_that_reads_random_bytes(line: str, fixed: str, tmp_path: Path) -> None:
+def test_a_line_that_reads_random_bytes_gets_a_constant_seed(line: str, fixed: str, tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(f"import os, keras, torch, library\nx = None\n{line}\n")
     uses = possible_uses(FixedSource(str(program), 3, "entropy"))
@@ -52,7 +52,7 @@ def test_the_first_possible_change_of_a_line_that_reads_random_bytes(line: str, 
         ("value = settings.get('seed', time.time())\n", "value = settings.get('seed', 0)"),
     ],
 )  # fmt: skip
-def test_a_seed_made_of_the_clock_is_constant_where_it_is_made(text: str, fixed: str, tmp_path: Path) -> None:
+def test_a_seed_made_from_the_clock_becomes_constant_at_its_origin(text: str, fixed: str, tmp_path: Path) -> None:
     assert _changed(text, "time.time()", "clock", tmp_path) == fixed
 
 
@@ -65,7 +65,7 @@ def test_a_seed_made_of_the_clock_is_constant_where_it_is_made(text: str, fixed:
         "settings = {'seed': 1, 'started': time.time()}\n",
     ],
 )
-def test_a_time_that_goes_into_no_seed_is_left_alone(text: str, tmp_path: Path) -> None:
+def test_a_time_that_is_not_used_as_a_seed_is_left_alone(text: str, tmp_path: Path) -> None:
     assert _changed(text, "time.time()", "clock", tmp_path) is None
 
 
@@ -80,7 +80,7 @@ def test_a_time_that_goes_into_no_seed_is_left_alone(text: str, tmp_path: Path) 
         ("torch.manual_seed(int(os.getenv('SEED', 0)))\n", "the environment variable SEED"),
     ],
 )  # fmt: skip
-def test_a_seed_that_others_choose_gets_no_constant_in_its_place(text: str, chooser: str, tmp_path: Path) -> None:
+def test_a_seed_that_is_chosen_elsewhere_is_not_replaced(text: str, chooser: str, tmp_path: Path) -> None:
     assert _changed(text, "torch.manual_seed", "seed-value", tmp_path) is None
     tree = ProgramText((_HEAD + text).encode(), "train.py")
     [call] = [one for one in ast.walk(tree.tree) if isinstance(one, ast.Call) and last_name(one.func) == "manual_seed"]
@@ -101,7 +101,7 @@ def test_a_seed_that_others_choose_gets_no_constant_in_its_place(text: str, choo
         ("rng = default_rng(seed=seed)\n", "rng = default_rng(seed=0 if seed is None else seed)"),
     ],
 )
-def test_a_generator_that_got_none_as_its_seed_still_takes_one(text: str, fixed: str, tmp_path: Path) -> None:
+def test_a_generator_seeded_with_none_still_accepts_a_seed(text: str, fixed: str, tmp_path: Path) -> None:
     call = text.partition("= ")[2].strip()
     assert _changed(text, call, "unseeded-generator", tmp_path) == fixed
 
@@ -135,7 +135,7 @@ def test_a_seed_that_the_program_makes_itself_becomes_a_constant(text: str, tmp_
         ("now = time.time_ns() + os.getpid()\ntorch.manual_seed(now)\n", "now = 0"),
     ],
 )
-def test_of_a_seed_that_is_mixed_only_what_differs_becomes_a_constant(text: str, fixed: str, tmp_path: Path) -> None:
+def test_only_the_varying_part_of_a_mixed_seed_becomes_constant(text: str, fixed: str, tmp_path: Path) -> None:
     assert _changed(text, "torch.manual_seed", "seed-value", tmp_path) == fixed
 
 
@@ -161,9 +161,7 @@ class Trainer:
         ("seed", None),
     ],
 )
-def test_a_seed_that_is_kept_in_an_object_is_constant_where_it_is_made(
-    made: str, fixed: str | None, tmp_path: Path
-) -> None:
+def test_a_seed_kept_in_an_object_becomes_constant_at_its_origin(made: str, fixed: str | None, tmp_path: Path) -> None:
     assert _changed("import uuid\n" + TRAINER.format(made=made), "one(self.seed)", "seed-value", tmp_path) == fixed
 
 
@@ -171,7 +169,7 @@ _HEAD = "import os, time, torch, library\n"
 
 
 def _changed(text: str, call: str, source: str, folder: Path) -> str | None:
-    """The line with the source taken away; None where no line is offered."""
+    """The line with the source removed; None if no change is offered."""
     program = folder / "train.py"
     program.write_text(_HEAD + text)
     tree = ProgramText(program.read_bytes(), str(program))
@@ -189,7 +187,7 @@ def _changed(text: str, call: str, source: str, folder: Path) -> str | None:
         ("if True:\n    rng = np.random.default_rng()\n", False),
     ],
 )
-def test_of_a_generator_made_in_a_function_of_which_no_run_counted_the_calls_it_is_said_that_one_seed_may_repeat_its_numbers(
+def test_a_constant_seed_in_a_function_comes_with_a_warning_about_repeats(
     text: str, is_said: bool, tmp_path: Path
 ) -> None:
     program = tmp_path / "train.py"
@@ -207,9 +205,7 @@ def test_of_a_generator_made_in_a_function_of_which_no_run_counted_the_calls_it_
         ("first = str(random.Random().random()).strip()", "first = str(random.Random(0).random()).strip()"),
     ],
 )  # fmt: skip
-def test_of_several_calls_of_a_line_the_one_that_makes_the_generator_gets_the_seed(
-    line: str, fixed: str, tmp_path: Path
-) -> None:
+def test_the_call_that_makes_the_generator_gets_the_seed(line: str, fixed: str, tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(f"import random\n{line}\n")
     uses = possible_uses(FixedSource(str(program), 2, "unseeded-generator"))

@@ -1,4 +1,4 @@
-"""What is known of a version of PyTorch, and of versions that nobody audited."""
+"""The facts that apply to a version of PyTorch, including versions that were not audited."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_nearest_audit_is_used(version: str, audited: str, is_audited: bool,
     assert (found.audited, found.is_audited) == (audited, is_audited)
 
 
-def test_ops_are_known_by_their_nodes(data: Path) -> None:
+def test_ops_are_identified_by_their_nodes(data: Path) -> None:
     old, new = formulas_of("2.9.1", data), formulas_of("2.13.0", data)
 
     assert old.makes_node("aten::prod") and not old.makes_node("aten::_linalg_eigh")
@@ -55,7 +55,7 @@ def test_ops_are_known_by_their_nodes(data: Path) -> None:
     assert new.forward_mode == {"aten::prod"}
 
 
-def test_ops_in_place_are_known_too() -> None:
+def test_in_place_ops_are_identified_too() -> None:
     formulas = Formulas("", True, frozenset({"MaskedFillBackward1"}), frozenset(), frozenset(), frozenset())
 
     assert formulas.makes_node("aten::masked_fill_")

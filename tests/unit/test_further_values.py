@@ -1,4 +1,4 @@
-"""How far values of two further runs are apart, and what is said where that cannot be seen."""
+"""How far apart the values of two further runs are, and what is reported if that cannot be determined."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def singles(*values: float) -> StoredTensor:
     return tensor("F32", values, "<f4")
 
 
-def test_nothing_differs() -> None:
+def test_equal_tensors_have_no_difference() -> None:
     assert difference(singles(1, 2), singles(1, 2), (2,)) == ValueDifference(0, None, None, None, None)
 
 
-def test_floats() -> None:
+def test_differences_of_floats_are_measured() -> None:
     above = float(np.nextafter(np.float32(2), np.float32(3)))
     found = difference(tensor("F32", [[1, 2], [3, 4]], "<f4"), tensor("F32", [[1, above], [3, 4.5]], "<f4"), (2, 2))
     assert found is not None
@@ -50,13 +50,13 @@ def test_floats() -> None:
         (1.0, float("inf"), None, None),
     ],
 )
-def test_floats_that_are_special(first: float, second: float, max_ulp: int | None, max_abs: float | None) -> None:
+def test_special_floats_are_compared(first: float, second: float, max_ulp: int | None, max_abs: float | None) -> None:
     found = difference(singles(first), singles(second), (1,))
     assert found is not None
     assert (found.elements_different, found.max_ulp, found.max_abs) == (1, max_ulp, max_abs)
 
 
-def test_bfloat16() -> None:
+def test_bfloat16_values_are_compared() -> None:
     found = difference(tensor("BF16", [0x3F80, 0x4000], "<u2"), tensor("BF16", [0x3F82, 0x4000], "<u2"), (2,))
     assert found == ValueDifference(1, 2, 0.015625, (ValueExample((0,), "1", "1.0156"),), ((0, 0),), 0.0078125)
 
@@ -68,12 +68,12 @@ def test_complex_numbers_are_one_element() -> None:
     assert found.examples == (ValueExample((1,), "(3+4j)", "(3.5+5j)"),)
 
 
-def test_whole_numbers_and_single_values() -> None:
+def test_integers_and_scalars_are_compared() -> None:
     found = difference(tensor("I64", 3, "<i8"), tensor("I64", -4, "<i8"), ())
     assert found == ValueDifference(1, None, None, (ValueExample((), "3", "-4"),), None)
 
 
-def test_types_that_only_have_bytes() -> None:
+def test_types_unknown_to_numpy_are_compared_as_bytes() -> None:
     found = difference(tensor("F8_E4M3", [1, 200], "u1"), tensor("F8_E4M3", [1, 201], "u1"), (2,))
     assert found == ValueDifference(1, None, None, (ValueExample((1,), "bytes c8", "bytes c9"),), ((1, 1),))
     found = difference(tensor("U8", [[1, 2], [3, 4]], "u1"), tensor("U8", [[9, 9], [3, 4]], "u1"), (2,))
@@ -82,7 +82,7 @@ def test_types_that_only_have_bytes() -> None:
     assert found.examples == (ValueExample((0,), "bytes 0102", "bytes 0909"),)
 
 
-def test_only_the_first_are_shown() -> None:
+def test_only_the_first_differing_elements_are_shown() -> None:
     found = difference(singles(*range(9)), singles(*range(1, 10)), (9,))
     assert found is not None and found.examples is not None
     assert (found.elements_different, [one.index for one in found.examples]) == (9, [(0,), (1,), (2,)])
@@ -92,7 +92,7 @@ def test_only_the_first_are_shown() -> None:
     "other",
     [tensor("F64", [1.0], "<f8"), singles(1, 2), tensor("F32", [[1.0]], "<f4"), StoredTensor("F32", (), b"1234")],
 )
-def test_tensors_that_are_not_alike(other: StoredTensor) -> None:
+def test_tensors_of_different_type_or_shape_are_not_compared(other: StoredTensor) -> None:
     assert difference(singles(1), other, (1,)) is None
 
 
@@ -119,14 +119,14 @@ def divergence(**changes: Any) -> Divergence:
         ({"stream": "main.threads"}, False),
     ],
 )
-def test_which_divergences_are_looked_at(changes: dict[str, Any], expected: bool) -> None:
+def test_which_divergences_need_values(changes: dict[str, Any], expected: bool) -> None:
     assert needs_values(divergence(**changes)) is expected
 
 
 def compared(
     folder: Path, *tensors: dict[str, StoredTensor] | bytes | None, reason: str | None = None, **changes: Any
 ) -> Comparison:
-    """What further runs that left these tensors add."""
+    """A comparison with the values of further runs that stored these tensors."""
     kept = []
     for number, content in enumerate(tensors):
         place = folder / f"run-{number}"
@@ -162,14 +162,14 @@ def test_values_are_added(tmp_path: Path) -> None:
         ({"output_0": singles(1, 2)}, struct.pack("<Q", 9), "cannot be read"),
     ],
 )
-def test_what_was_not_seen_is_not_claimed(first: Any, second: Any, note: str, tmp_path: Path) -> None:
+def test_a_note_explains_why_no_values_are_given(first: Any, second: Any, note: str, tmp_path: Path) -> None:
     found = compared(tmp_path, first, second)
     assert found.first_divergence == divergence()
     assert found.evidence is not None
     assert note in found.evidence.note
 
 
-def test_why_nothing_was_kept(tmp_path: Path) -> None:
+def test_a_note_gives_the_reason_for_keeping_nothing(tmp_path: Path) -> None:
     found = compared(tmp_path, reason="its results take 9 MiB, and 1 MiB may be kept")
     assert found.evidence is not None
     assert found.evidence.folder is None
@@ -178,7 +178,7 @@ def test_why_nothing_was_kept(tmp_path: Path) -> None:
     )
 
 
-def test_inputs_that_were_left_out_do_not_keep_results_from_being_compared(tmp_path: Path) -> None:
+def test_results_are_compared_even_if_inputs_were_left_out(tmp_path: Path) -> None:
     tensors = ({"output_0": singles(1, 2)}, {"output_0": singles(1, 4)})
     found = compared(tmp_path, *tensors, reason="its inputs are large", evidence=make_evidence())
     assert found.first_divergence is not None and found.evidence is not None
@@ -212,13 +212,13 @@ def test_inputs_get_the_values_of_the_tensors_that_differ(tmp_path: Path) -> Non
     assert [(one.path, one.max_abs) for one in found] == [("mat1", 1.0), ("mat2", 3.0)]
 
 
-def test_the_path_of_the_record_and_its_position_come_first(tmp_path: Path) -> None:
+def test_the_recorded_path_and_position_take_precedence(tmp_path: Path) -> None:
     runs = [{"input_0": singles(1, 2), "input_3": singles(1, value)} for value in (5, 7)]
     (found,) = with_inputs(tmp_path, (make_input(3, "batch['y']"),), dict.fromkeys(runs[0]), *runs)
     assert (found.path, found.examples[0].second) == ("batch['y']", "7")
 
 
-def test_inputs_that_are_not_alike_or_equal_say_nothing_of_values(tmp_path: Path) -> None:
+def test_equal_inputs_and_inputs_of_another_shape_provide_no_values(tmp_path: Path) -> None:
     first, second = {"self": singles(1, 2), "other": singles(1)}, {"self": singles(1, 2), "other": singles(2)}
     paths: dict[str, str | None] = {"self": "self", "other": "other"}
     (found,) = with_inputs(tmp_path, (make_input(0),), paths, first, second)

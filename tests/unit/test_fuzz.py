@@ -1,4 +1,4 @@
-"""Whatever is done to the files of a trace, reading it ends with a verdict or a message, soon, and never with a false "same"."""
+"""Reading a trace with damaged files ends soon, with a verdict or a message, and never with a false "same"."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ MUTATIONS = 150
 """`make fuzz` makes a hundred thousand."""
 
 
-def test_hundreds_of_damaged_traces(tmp_path: Path) -> None:
+def test_damaged_traces_end_with_a_verdict_or_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # On a busy machine, a batch would be written whenever a second has passed, and the same damage end differently.
+    monkeypatch.setattr(writer, "time", SimpleNamespace(**{**vars(time), "monotonic": lambda: 0.0}))
     seeds = (f"test:{number}" for number in range(MUTATIONS))
     counts: Counter[str] = Counter()
     wrong = []
@@ -29,9 +31,9 @@ def test_hundreds_of_damaged_traces(tmp_path: Path) -> None:
             wrong.append(f"python -m tests.fuzz --only {seed}: {problem}")
     assert not wrong, "\n".join(wrong)
     assert sum(counts.values()) == MUTATIONS
-    # All ways to end were met, so that the mutations are neither all fatal nor all harmless.
+    # All outcomes occurred, so the mutations are neither all fatal nor all harmless.
     assert all(
-        counts[outcome] > MUTATIONS // 100 for outcome in ("compare 0", "compare 1", "compare 2", "show 0", "show 2")
+        counts[outcome] >= MUTATIONS // 100 for outcome in ("compare 0", "compare 1", "compare 2", "show 0", "show 2")
     )
 
 
@@ -43,7 +45,7 @@ def sandbox(tmp_path: Path) -> object:
 
 
 def test_the_same_seed_makes_the_same_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # On a busy machine a batch would be written wherever a second has passed.
+    # On a busy machine, a batch would be written whenever a second has passed.
     monkeypatch.setattr(writer, "time", SimpleNamespace(**{**vars(time), "monotonic": lambda: 0.0}))
     folders = [tmp_path / "first", tmp_path / "second"]
     corpora = [fuzz.make_corpus(folder) for folder in folders]
@@ -69,7 +71,7 @@ def test_a_defect_would_be_found(sandbox: fuzz.Sandbox, monkeypatch: pytest.Monk
     assert "ZeroDivisionError" in str(sandbox.outcome_of("planted")[1])
 
 
-def test_memory_of_the_process_that_asks_is_not_counted(tmp_path: Path) -> None:
+def test_memory_of_the_starting_process_is_not_counted(tmp_path: Path) -> None:
     held = bytearray(fuzz.MOST_BYTES + (64 << 20))
     held[::4096] = b"x" * len(held[::4096])
     ((_, _, problem),) = fuzz.outcomes(iter(["test:0"]), tmp_path, workers=1)

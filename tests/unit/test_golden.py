@@ -1,4 +1,4 @@
-"""The reports on stored traces of real programs, byte by byte; `make golden` writes them anew after a change that was meant."""
+"""The reports on stored traces of real programs, byte by byte; `make golden` rewrites them after an intended change."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _LINES_SHOWN = 40
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_reports_are_as_they_were(case: Case, tmp_path: Path) -> None:
+def test_reports_are_unchanged(case: Case, tmp_path: Path) -> None:
     expected = stored_reports(case)
     made = reports_of(case, tmp_path)
     assert made.keys() == expected.keys(), case.name
     changed = [name for name in made if made[name] != expected[name]]
     if changed:
-        # The shortest says most.
+        # The shortest report is the most informative.
         name = min(changed, key=lambda name: len(made[name]))
         lines = difflib.unified_diff(
             expected[name].splitlines(), made[name].splitlines(), "stored", "now", n=1, lineterm=""
@@ -40,13 +40,13 @@ def test_every_case_is_stored_and_nothing_else() -> None:
     assert stored == {case.name for case in CASES}
 
 
-def test_cases_have_names_of_their_own() -> None:
+def test_cases_have_unique_names() -> None:
     names = [case.name for case in CASES]
     assert len(names) == len(set(names))
 
 
 def test_verdicts_are_the_expected_ones() -> None:
-    """A program of which the runs happened to be equal would show nothing."""
+    """A program whose runs happened to be equal would show nothing."""
     for case in CASES:
         if case.damage is None:
             text = (folder_of(case) / "report.json").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Goldens: what a run is kept as, and where another run leaves it."""
+"""Goldens: how a run is stored, and where another run deviates from it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def training(
     ranks: int = 1,
     environment: dict[str, str] | None = None,
 ) -> Path:
-    """Record a training at level step; from one step on some weights have other values."""
+    """Record a training run at level step; from step `changed_at` on, some weights have different values."""
     facts = {"level": "step", "environment": environment or ENVIRONMENT, "settings": {"torch.get_num_threads()": "2"}}
     first = TraceBuilder(folder, command=("/usr/bin/python", "train.py"), stream="process", framework="torch", **facts)
     processes = [first, *(first.beside(f"main.rank-{rank}", stream="process", **facts) for rank in range(1, ranks))]
@@ -58,13 +58,13 @@ def training(
 
 @pytest.fixture
 def train(tmp_path: Path) -> Callable[..., Path]:
-    """Records trainings, each into a folder of its own."""
+    """A function that records training runs, each in its own folder."""
     count = iter(range(99))
     return lambda *args, **options: training(tmp_path / f"run-{next(count)}", *args, **options)
 
 
 def stored(train: Callable[..., Path], tmp_path: Path, **options: object) -> Path:
-    """The golden of a training."""
+    """The golden of a training run."""
     path = tmp_path / "train.golden"
     golden.create(train(**options), path)
     return path
@@ -85,7 +85,7 @@ def test_the_first_step_group_and_tensor_that_differ_are_named(
     assert found.verdict is Verdict.DIFFERENT
     assert found.difference is not None
     assert (found.difference.step, found.difference.group) == (step, "parameters")
-    # Of later steps the golden has no fingerprints.
+    # The golden has no fingerprints of later steps.
     assert found.difference.tensors == (("a.weight",) if step == 0 else ())
     with pytest.raises(DifferenceError, match=f"the parameters differ at step {step}"):
         found.raise_if_different()
@@ -121,7 +121,9 @@ def test_each_process_has_a_section(train: Callable[..., Path], tmp_path: Path) 
     assert (missing.process, missing.group) == ("main.rank-2", "process")
 
 
-def test_another_machine_is_told_apart_from_another_program(train: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_different_machine_is_distinguished_from_a_changed_program(
+    train: Callable[..., Path], tmp_path: Path
+) -> None:
     path = stored(train, tmp_path)
     here = golden.compare(train(changed_at=1), path)
     assert here.environment == ()
@@ -133,7 +135,7 @@ def test_another_machine_is_told_apart_from_another_program(train: Callable[...,
     assert golden.compare(train(), path).verdict is Verdict.SAME
 
 
-def test_a_golden_holds_no_path_of_the_machine(train: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_golden_contains_no_local_paths(train: Callable[..., Path], tmp_path: Path) -> None:
     text = stored(train, tmp_path).read_text(encoding="utf-8")
     assert "command = python train.py" in text
     assert "platform = Linux glibc2.36" in text
@@ -149,7 +151,7 @@ def test_a_golden_of_twenty_steps_takes_at_most_five_kilobytes(train: Callable[.
     assert "ops per digest = 1\n" not in text
 
 
-def test_reading_gives_back_what_was_written(train: Callable[..., Path], tmp_path: Path) -> None:
+def test_reading_a_golden_returns_what_was_written(train: Callable[..., Path], tmp_path: Path) -> None:
     ledger = ledger_of(open_trace(train(ranks=2)))
     process = replace(ledger.processes[0], operations=[f"{number:032x}"[::-1] for number in range(30)])
     path = tmp_path / "golden"
@@ -162,7 +164,7 @@ def test_reading_gives_back_what_was_written(train: Callable[..., Path], tmp_pat
     assert text_of(read) == path.read_text(encoding="utf-8")
 
 
-def test_an_existing_golden_is_replaced_only_when_that_is_asked_for(train: Callable[..., Path], tmp_path: Path) -> None:
+def test_an_existing_golden_is_replaced_only_on_request(train: Callable[..., Path], tmp_path: Path) -> None:
     path = stored(train, tmp_path)
     before = path.read_bytes()
     with pytest.raises(UsageError, match="--update"):
@@ -173,7 +175,7 @@ def test_an_existing_golden_is_replaced_only_when_that_is_asked_for(train: Calla
     assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".")] == []
 
 
-def test_a_trace_of_ops_is_refused(tmp_path: Path) -> None:
+def test_an_op_level_trace_is_refused(tmp_path: Path) -> None:
     build = TraceBuilder(tmp_path / "run", stream="process")
     build.add("aten::add")
     with pytest.raises(UsageError, match="--level step"):
@@ -188,7 +190,7 @@ def test_a_run_without_steps_is_refused(tmp_path: Path) -> None:
 
 
 def edited(text: str, old: str, new: str) -> str:
-    """A text in which one thing is replaced."""
+    """The text with the first occurrence of `old` replaced."""
     assert old in text
     return text.replace(old, new, 1)
 
@@ -236,7 +238,7 @@ def test_every_prefix_of_a_golden_is_read_or_refused(train: Callable[..., Path],
 
 
 def ops(folder: Path, *values: str) -> Path:
-    """Record ops that give these values, each at a line of its own."""
+    """Record ops that return these values, each on its own line."""
     build = TraceBuilder(folder, stream="process")
     for line, value in enumerate(values, start=1):
         build.add("aten::add", outputs=[value], site=("/work/train.py", line))
@@ -255,7 +257,7 @@ def ops(folder: Path, *values: str) -> Path:
         (("a", "b", "x", "c", "d", "e"), 3),
     ],
 )
-def test_the_first_op_that_gives_another_value_is_found(
+def test_the_first_op_with_a_different_value_is_found(
     tmp_path: Path, values: tuple[str, ...], line: int | None, size: int
 ) -> None:
     from determinism.golden.ledger import grouped_digests
@@ -276,7 +278,7 @@ def test_the_first_op_that_gives_another_value_is_found(
 @pytest.mark.parametrize(
     ("changed", "left_out"), [(5, None), (6, None), (7, "and 1 more lines"), (9, "and 3 more lines")]
 )
-def test_of_a_commit_that_changed_much_six_lines_are_shown(changed: int, left_out: str | None) -> None:
+def test_at_most_six_lines_of_a_large_commit_are_shown(changed: int, left_out: str | None) -> None:
     commit = Commit("ab" * 20, "Train longer", "2026-11-01")
     lines = tuple(ChangedLine("train.py", number, f"+step({number})") for number in range(changed))
     text = answer_lines(BisectResult((commit,), (), lines=lines))

@@ -1,4 +1,4 @@
-"""What is tried to explain a divergence."""
+"""Hypotheses that are tried to explain a divergence."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def causes(found: Divergence, framework: str) -> list[str]:
         ("tensorflow", "seed-missing-tensorflow", {"seed-missing-torch", "worker-order", "nondeterministic-op"}),
     ],
 )
-def test_only_what_the_framework_of_the_program_has_is_tried(framework: str, tried: str, untried: set[str]) -> None:
+def test_only_causes_of_the_framework_of_the_program_are_tried(framework: str, tried: str, untried: set[str]) -> None:
     found = causes(divergence("an::op", Kind.RNG), framework)
     assert found[0] == tried
     assert untried.isdisjoint(found)
     assert "seed-missing-python" in found
 
 
-def test_a_batch_of_a_pipeline_points_to_its_order_and_then_to_what_its_elements_share() -> None:
+def test_a_pipeline_batch_points_to_its_order_and_then_to_a_race() -> None:
     found = causes(divergence("tf::IteratorGetNext", Kind.DATA), "tensorflow")
     assert found[:2] == ["pipeline-order", "pipeline-race"]
 
@@ -56,7 +56,7 @@ def test_a_batch_of_a_pipeline_points_to_its_order_and_then_to_what_its_elements
         ("triton::scatter", "varying-triton-kernel"),
     ],
 )
-def test_an_op_that_varied_when_it_was_repeated_tells_its_cause(op: str, cause: str) -> None:
+def test_an_op_that_varied_when_repeated_is_the_cause(op: str, cause: str) -> None:
     assert [one.cause for one in hypotheses_of_kind(divergence(op, Kind.OP, distinct=7))] == [cause]
     assert hypotheses_of_kind(divergence(op, Kind.OP, distinct=1)) == []
 
@@ -70,7 +70,7 @@ def test_an_op_that_varied_when_it_was_repeated_tells_its_cause(op: str, cause: 
         (Kind.DATA, "gpu", None),
     ],
 )
-def test_what_xla_decides_by_itself_is_tried_on_a_gpu_alone(kind: Kind, device: str, cause: str | None) -> None:
+def test_choices_made_by_xla_are_tried_only_on_a_gpu(kind: Kind, device: str, cause: str | None) -> None:
     found = divergence("jax::jit(step)", kind)
     found = replace(found, outputs=(replace(found.outputs[0], device=device),))
     held = Intervention.fix("xla-gpu-ops")
@@ -78,7 +78,7 @@ def test_what_xla_decides_by_itself_is_tried_on_a_gpu_alone(kind: Kind, device: 
     assert tried == ([] if cause is None else [cause])
 
 
-def test_what_a_thread_saved_and_was_read_back_torn_points_to_the_line_that_saved_it() -> None:
+def test_a_torn_checkpoint_points_to_the_line_that_saved_it() -> None:
     saver = Frame("/p/saver.py", 19, "save", "Thread(target=torch.save)")
     read = divergence("aten::stack", Kind.DATA)
     plain, torn = (
@@ -93,14 +93,14 @@ def test_what_a_thread_saved_and_was_read_back_torn_points_to_the_line_that_save
     assert (torn.cause, torn.sites) == ("torn-checkpoint", (saver, read.site))
 
 
-def test_processes_take_turns_only_where_they_share_memory() -> None:
+def test_processes_take_turns_only_if_they_share_memory() -> None:
     read = divergence("aten::mm", Kind.MUTATION)
     turns = Intervention.fix("process-schedule")
     assert hypotheses(replace(read, shares_memory=True), (), leftovers=())[0].intervention == turns
     assert turns not in [one.intervention for one in hypotheses(read, (), leftovers=())]
 
 
-def test_what_was_received_from_whichever_process_sent_first_is_tried_first_at_the_line_that_receives() -> None:
+def test_arrival_order_is_tried_first_at_the_receiving_line() -> None:
     receive = Frame("/p/server.py", 7, "serve", "dist.recv(buffer)")
     found = replace(divergence("aten::add", Kind.ORDER), received_at=receive)
     first = hypotheses(found, (), leftovers=())[0]
@@ -109,14 +109,14 @@ def test_what_was_received_from_whichever_process_sent_first_is_tried_first_at_t
     assert "arrival-order" not in causes(divergence("aten::add", Kind.ORDER), "torch")
 
 
-def test_in_a_thread_the_schedule_of_threads_is_tried_before_seeds_that_have_nothing_to_do_with_it() -> None:
+def test_in_a_thread_the_thread_schedule_is_tried_before_seeds() -> None:
     beside = replace(divergence("aten::addmm", Kind.DATA), thread="Thread-1")
 
     assert causes(beside, "torch")[0] == "thread-race"
     assert causes(divergence("aten::addmm", Kind.DATA), "torch")[0] != "thread-race"
 
 
-def test_in_a_worker_of_a_loader_that_workers_share_something_is_tried_before_seeds() -> None:
+def test_in_a_loader_worker_the_worker_order_is_tried_before_seeds() -> None:
     of_worker = replace(divergence("aten::lift_fresh", Kind.DATA), process="main.worker-0")
     found = causes(of_worker, "torch")
     assert found.index("worker-order") < found.index("seed-missing-torch")
@@ -135,11 +135,11 @@ def test_in_a_worker_of_a_loader_that_workers_share_something_is_tried_before_se
         (Kind.RNG, False),
     ],
 )
-def test_ops_that_vary_are_tried_only_where_one_can_be_what_differs(kind: Kind, is_tried: bool) -> None:
+def test_nondeterministic_ops_are_tried_only_if_one_can_be_the_cause(kind: Kind, is_tried: bool) -> None:
     assert ("nondeterministic-op" in causes(divergence("aten::mul", kind), "torch")) is is_tried
 
 
-def test_a_seed_that_differs_is_tried_before_what_it_is_made_of() -> None:
+def test_a_differing_seed_is_tried_before_the_values_that_it_is_made_from() -> None:
     tried = [Hypothesis(cause, Intervention.fix(name)) for cause, name in (
         ("listing-order", "listings"), ("seed-varies", "python-seed"), ("clock", "clock"), ("hash-order", "hash-seed")
     )]  # fmt: skip
@@ -148,7 +148,7 @@ def test_a_seed_that_differs_is_tried_before_what_it_is_made_of() -> None:
     assert with_likely_lines(tried, []) == tried
 
 
-def test_a_hash_seed_is_tried_with_the_line_where_each_likely_order_begins_alone() -> None:
+def test_the_hash_seed_is_tried_with_only_the_first_line_of_a_likely_order() -> None:
     sites = tuple(Frame("/p/train.py", line, "main", "code()") for line in (3, 5, 8))
     likely = Hypothesis("hash-order", Intervention.fix("hash-seed"), sites[:2])
     tried = [Hypothesis("hash-order", Intervention.fix("hash-seed"), sites[2:])]
@@ -161,7 +161,7 @@ def of_thread(thread: str | None) -> Divergence:
 
 
 @pytest.mark.parametrize("thread", [None, "member-1"])
-def test_in_a_thread_the_schedule_is_tried_before_what_libraries_take_in(thread: str | None) -> None:
+def test_in_a_thread_the_schedule_is_tried_before_entropy_in_libraries(thread: str | None) -> None:
     site = SourceSite("/site-packages/library/random.py", 3, 0, 3, 9, "make", "Random()")
     made = Source(
         "unseeded-generator", site, "main", "0", "MainThread", (1, 1), True, 0, (0, 0), ("1", "2"), is_in_library=True
@@ -181,7 +181,7 @@ def test_in_a_thread_the_schedule_is_tried_before_what_libraries_take_in(thread:
         ("grand(total)", "member-1", "thread-race"),
     ],
 )
-def test_random_numbers_that_threads_got_in_another_order_come_from_a_generator_that_they_share(
+def test_random_numbers_reordered_between_threads_come_from_a_shared_generator(
     code: str, thread: str | None, cause: str
 ) -> None:
     found = replace(
@@ -194,7 +194,7 @@ def test_random_numbers_that_threads_got_in_another_order_come_from_a_generator_
 
 
 @pytest.mark.parametrize(("is_tried", "is_possible"), [(False, True), (True, False)])
-def test_that_threads_race_is_possible_as_long_as_no_experiment_was_made(is_tried: bool, is_possible: bool) -> None:
+def test_a_thread_race_is_possible_until_an_experiment_is_made(is_tried: bool, is_possible: bool) -> None:
     found = of_thread("member-1")
     race = next(one for one in hypotheses(found, [], leftovers=()) if one.cause == "shared-generator")
     assert (open_status(race, found, lambda intervention: is_tried) is Status.POSSIBLE) is is_possible
@@ -214,7 +214,7 @@ def test_that_threads_race_is_possible_as_long_as_no_experiment_was_made(is_trie
         ("Shuffle(elsewhere.py:1)", "seed-missing-tensorflow", 0),
     ],
 )
-def test_the_stage_of_a_pipeline_that_a_factor_fixes_is_named_before_the_line_that_takes_elements(
+def test_the_pipeline_stage_that_a_factor_fixes_is_named_before_the_consuming_line(
     stage: str, cause: str, line: int, tmp_path: Path
 ) -> None:
     (tmp_path / "data.py").write_text("made = data.shuffle(9)\nmade = made.map(draw, num_parallel_calls=2)\n")
@@ -234,7 +234,7 @@ def test_the_stage_of_a_pipeline_that_a_factor_fixes_is_named_before_the_line_th
 
 
 @pytest.mark.parametrize("cause", ["thread-race", "torn-checkpoint"])
-def test_the_text_says_what_threads_race_for_unless_a_checkpoint_was_seen_to_be_torn(cause: str) -> None:
+def test_the_text_gives_the_cause_of_a_race_unless_a_checkpoint_is_torn(cause: str) -> None:
     used, limit = (Frame("/p/train.py", line, "f", "code") for line in (9, 4))
     turns = Intervention.fix("thread-schedule")
     tried, likely = Hypothesis(cause, turns, (used,)), Hypothesis("clock", turns, (limit,))

@@ -40,7 +40,7 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     import_hook._FINDER.callbacks.clear()
 
 
-def test_callback_comes_once_right_after_execution() -> None:
+def test_a_callback_is_called_once_right_after_execution() -> None:
     seen = []
     after_import(NAME, lambda module: seen.append(module.executions), note_not_recorded)
     assert seen == []
@@ -58,7 +58,7 @@ def test_module_that_is_already_imported() -> None:
     assert seen == [module]
 
 
-def test_several_callbacks_come_in_order() -> None:
+def test_several_callbacks_are_called_in_order() -> None:
     seen = []
     after_import(NAME, lambda module: seen.append("first"), note_not_recorded)
     after_import(NAME, lambda module: seen.append("second"), note_not_recorded)
@@ -98,7 +98,7 @@ def test_module_looks_as_it_would_without_the_hook() -> None:
     assert module.__loader__ is module.__spec__.loader
 
 
-def test_what_the_import_system_offers_goes_on_working() -> None:
+def test_features_of_the_import_system_keep_working() -> None:
     after_import(NAME, lambda module: None, note_not_recorded)
     module = importlib.import_module(NAME)
     assert importlib.resources.files(NAME).joinpath("data.txt").read_text() == "content"
@@ -109,7 +109,7 @@ def test_what_the_import_system_offers_goes_on_working() -> None:
     assert importlib.reload(module) is module
 
 
-def test_spec_found_without_importing_works_as_ever() -> None:
+def test_a_spec_found_without_importing_works_as_usual() -> None:
     seen = []
     after_import(NAME, seen.append, note_not_recorded)
     spec = importlib.util.find_spec(NAME)
@@ -158,7 +158,7 @@ def test_failing_callback_without_a_trace_is_silent(capfd) -> None:
     assert capfd.readouterr() == ("", "")
 
 
-def test_failed_import_raises_as_ever_and_the_next_one_calls_back(example: Path) -> None:
+def test_a_failed_import_raises_as_usual_and_the_next_one_calls_back(example: Path) -> None:
     source = (example / "__init__.py").read_text()
     (example / "__init__.py").write_text("raise RuntimeError('broken for now')\n")
     seen = []
@@ -171,7 +171,7 @@ def test_failed_import_raises_as_ever_and_the_next_one_calls_back(example: Path)
     assert seen == [] and importlib.import_module(NAME) is seen[0]
 
 
-def test_missing_module_raises_as_ever() -> None:
+def test_a_missing_module_raises_as_usual() -> None:
     after_import("hooked_and_missing", lambda module: None, note_not_recorded)
     with pytest.raises(ModuleNotFoundError, match="hooked_and_missing"):
         importlib.import_module("hooked_and_missing")
@@ -199,7 +199,7 @@ def test_threads_that_import_at_once_call_back_once(example: Path) -> None:
     assert len(seen) == 1
 
 
-def test_a_callback_that_was_let_go_does_not_come() -> None:
+def test_a_removed_callback_is_not_called() -> None:
     seen = []
     forget = after_import(NAME, lambda _: seen.append("first"), note_not_recorded)
     after_import(NAME, lambda _: seen.append("second"), note_not_recorded)

@@ -1,4 +1,4 @@
-"""What must agree within one run, on traces that are written record by record."""
+"""Values that must agree within one run, on traces written record by record."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LINE = ("/work/train.py", 7)
 
 
 def end_step(process: TraceBuilder, weight: str, gradient: str, *, batch: str | None = None) -> None:
-    """One step that leaves this weight and gradient."""
+    """End a step with this weight and gradient."""
     if batch is not None:
         process.add("determinism::batch", (), (batch,), role=Role.BATCH)
         process.add("determinism::loss", (), (weight + batch,), role=Role.LOSS)
@@ -81,7 +81,7 @@ def test_the_rank_that_differs_from_most_is_named(tmp_path: Path) -> None:
     assert violation.site.line == 7
 
 
-def test_of_two_ranks_with_the_same_writes_neither_is_accused(tmp_path: Path) -> None:
+def test_neither_of_two_ranks_with_the_same_writes_is_accused(tmp_path: Path) -> None:
     (violation,) = findings_of(tmp_path, EQUAL, parted(3)).violations
 
     assert (violation.ranks, violation.others, violation.step) == ((0, 1), (0, 1), 3)
@@ -94,7 +94,7 @@ def test_of_two_ranks_with_the_same_writes_neither_is_accused(tmp_path: Path) ->
         pytest.param([("w0", "g0"), ("w1", "h1"), ("w2", "h2")], id="gradients of their own"),
     ],
 )
-def test_ranks_that_train_apart_are_no_replicas(other: list[tuple[str, str]], tmp_path: Path) -> None:
+def test_ranks_that_train_separately_are_not_replicas(other: list[tuple[str, str]], tmp_path: Path) -> None:
     findings = findings_of(tmp_path, EQUAL[:3], other)
 
     assert (findings.violations, findings.compared[REPLICAS], verdict_of(findings)) == ([], 0, Verdict.INCONCLUSIVE)
@@ -116,7 +116,7 @@ def test_a_rank_that_has_yet_to_get_new_values_is_not_accused(tmp_path: Path) ->
     assert (findings.violations, findings.compared[REPLICAS]) == ([], 0)
 
 
-def test_a_fault_in_the_first_step_is_found_where_the_program_says_that_it_replicates(tmp_path: Path) -> None:
+def test_a_fault_in_the_first_step_is_found_if_the_program_declares_replicas(tmp_path: Path) -> None:
     (violation,) = findings_of(tmp_path, EQUAL, parted(0), EQUAL, replicated=[0, 1, 2]).violations
 
     assert (violation.what, violation.step, violation.ranks) == ("parameter w", 0, (1,))
@@ -130,7 +130,7 @@ def test_gradients_may_differ_while_they_are_accumulated(tmp_path: Path) -> None
     assert (findings.violations, findings.compared[REPLICAS]) == ([], 1)
 
 
-def test_a_gradient_that_stays_zero_makes_no_replicas(tmp_path: Path) -> None:
+def test_equal_zero_gradients_do_not_imply_replicas(tmp_path: Path) -> None:
     still = [("w0", "zero"), ("w0", "zero")]
 
     findings = findings_of(tmp_path, [*still, ("a", "g")], [*still, ("b", "h")])
@@ -187,7 +187,7 @@ def test_ranks_with_parts_of_a_model_share_batches_or_split_them(
     assert found == ([] if expected is None else [expected])
 
 
-def test_the_document_holds_what_was_found(tmp_path: Path) -> None:
+def test_the_document_holds_the_findings(tmp_path: Path) -> None:
     document = invariants_document(findings_of(tmp_path, EQUAL, parted(2), EQUAL))
 
     assert (document["format"], document["verdict"]) == ("determinism.invariants/1", "different")
@@ -195,7 +195,7 @@ def test_the_document_holds_what_was_found(tmp_path: Path) -> None:
     assert json.loads(json.dumps(document, allow_nan=False)) == document
 
 
-def test_the_report_is_one_that_every_format_is_made_from(tmp_path: Path) -> None:
+def test_the_report_can_be_written_in_every_format(tmp_path: Path) -> None:
     report = invariants_report(findings_of(tmp_path, EQUAL, parted(2), EQUAL))
 
     assert first_fault(report, json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))) is None
@@ -215,7 +215,7 @@ def test_names_are_escaped_in_the_page(tmp_path: Path) -> None:
     assert "&lt;script&gt;" in text
 
 
-def test_all_violations_are_told(tmp_path: Path) -> None:
+def test_all_violations_are_reported(tmp_path: Path) -> None:
     same = [["b0", "b1", "b2", "b3"]] * 2
     report = invariants_report(findings_of(tmp_path, EQUAL, parted(2), batches=same))
 
@@ -224,9 +224,7 @@ def test_all_violations_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("invariant", "label"), [(FILES, "saved at"), (REPLICAS, "called at")])
-def test_the_line_that_asked_for_it_is_shown_beside_the_line_of_the_op(
-    invariant: str, label: str, tmp_path: Path
-) -> None:
+def test_the_requesting_line_is_shown_with_the_line_of_the_op(invariant: str, label: str, tmp_path: Path) -> None:
     findings = findings_of(tmp_path, EQUAL, parted(2), EQUAL)
     asked = Frame("/work/train.py", 3, "main", "torch.save(model, file)")
     findings.violations[0] = replace(findings.violations[0], invariant=invariant, asked_at=asked)

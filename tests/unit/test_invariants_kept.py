@@ -14,7 +14,7 @@ from tests.traces import Ref, TraceBuilder, layout
 
 
 def gathered(folder: Path, *ranks: tuple[str, str, str], dtype: str = "float32") -> InvariantFindings:
-    """Check a run whose ranks keep a shard, and had these parts of the whole."""
+    """Check a run in which each rank keeps a shard and gathered these parts of the whole."""
     first = TraceBuilder(folder / "run", key="main.rank-0")
     processes = [first, *(first.beside(f"main.rank-{rank}") for rank in range(1, len(ranks)))]
     said = json.dumps({"name": "w", "ranks": list(range(len(ranks)))})
@@ -24,20 +24,20 @@ def gathered(folder: Path, *ranks: tuple[str, str, str], dtype: str = "float32")
     return check_stored(first.close())
 
 
-def test_the_shards_of_all_ranks_are_what_each_gathered(tmp_path: Path) -> None:
+def test_gathered_parts_that_match_the_shards_are_not_reported(tmp_path: Path) -> None:
     findings = gathered(tmp_path, ("a", "a", "b"), ("b", "a", "b"))
 
     assert (findings.violations, findings.compared[SHARDS]) == ([], 1)
 
 
-def test_a_rank_that_had_something_else_is_named(tmp_path: Path) -> None:
+def test_a_rank_with_a_different_part_is_named(tmp_path: Path) -> None:
     (violation,) = gathered(tmp_path, ("a", "a", "b"), ("b", "x", "b")).violations
 
     assert (violation.invariant, violation.ranks, violation.others) == (SHARDS, (1,), (0,))
 
 
 @pytest.mark.parametrize(("part", "violations"), [("lower", 0), ("x", 1)])
-def test_with_mixed_precision_what_is_gathered_is_compared_between_ranks(
+def test_with_mixed_precision_gathered_parts_are_compared_between_ranks(
     part: str, violations: int, tmp_path: Path
 ) -> None:
     findings = gathered(tmp_path, ("a", "lower", "b"), ("b", part, "b"), dtype="bfloat16")
@@ -46,7 +46,7 @@ def test_with_mixed_precision_what_is_gathered_is_compared_between_ranks(
 
 
 def saved(process: TraceBuilder, op: str, value: str, file: str = "/c.pt") -> None:
-    """A file is given one tensor, or gives it."""
+    """Add a record that saves one tensor to a file, or loads it."""
     process.add(op, (Ref(-1, digest=value),), (), arguments=json.dumps({"file": file, "names": ["w"]}))
 
 
@@ -59,7 +59,7 @@ def saved(process: TraceBuilder, op: str, value: str, file: str = "/c.pt") -> No
         pytest.param([(LOADED_OP, "a"), (SAVED_OP, "b")], 0, 0, id="of an earlier run"),
     ],
 )
-def test_a_file_gives_what_was_saved_last(
+def test_a_loaded_file_must_match_the_last_save(
     events: list[tuple[str, str]], violations: int, compared: int, tmp_path: Path
 ) -> None:
     process = TraceBuilder(tmp_path / "run")
@@ -75,7 +75,7 @@ def test_a_file_gives_what_was_saved_last(
     ("own", "loaded", "violations"),
     [(None, "b", 0), (None, "x", 1), ("a", "b", 1), ("a", "a", 0)],
 )
-def test_a_file_that_other_processes_saved_gives_what_one_of_them_did(
+def test_a_loaded_file_must_match_the_save_of_this_process_or_else_of_another(
     own: str | None, loaded: str, violations: int, tmp_path: Path
 ) -> None:
     process = TraceBuilder(tmp_path / "run", key="main.rank-0")
@@ -88,7 +88,7 @@ def test_a_file_that_other_processes_saved_gives_what_one_of_them_did(
     assert len(check_stored(process.close()).violations) == violations
 
 
-def test_damaged_arguments_are_passed_over(tmp_path: Path) -> None:
+def test_damaged_arguments_are_ignored(tmp_path: Path) -> None:
     process = TraceBuilder(tmp_path / "run")
     process.add(SAVED_OP, (Ref(-1, digest="a"),), (), arguments="[" * 5000)
     process.add(LOADED_OP, (Ref(-1, digest="b"),), (), arguments="[]")

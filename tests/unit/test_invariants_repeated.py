@@ -1,4 +1,4 @@
-"""Computations that a process makes twice, on traces that are written record by record."""
+"""Computations that a process performs twice, on traces that are written record by record."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LINES = {"relu": 10, "mul": 11, "_to_copy": 12}
 
 
 def forward(process: TraceBuilder, values: dict[str, str], mark: str, of: int | None = None) -> int:
-    """A span whose ops give these values."""
+    """Add a span whose ops return these values."""
     began = process.add(mark, () if of is None else (of,), ())
     for op, value in values.items():
         process.add(f"aten::{op}", (), (value,), site=("/work/train.py", LINES[op]))
@@ -24,7 +24,7 @@ def forward(process: TraceBuilder, values: dict[str, str], mark: str, of: int | 
     return began
 
 
-def test_an_op_that_gives_another_value_again_is_named(tmp_path: Path) -> None:
+def test_an_op_that_is_recomputed_differently_is_named(tmp_path: Path) -> None:
     process = TraceBuilder(tmp_path / "run")
     first = forward(process, {"relu": "a", "mul": "b"}, CHECKPOINTED_OP)
     forward(process, {"relu": "a", "mul": "c"}, RECOMPUTED_OP, first)
@@ -46,7 +46,7 @@ def test_an_op_that_gives_another_value_again_is_named(tmp_path: Path) -> None:
         pytest.param({"_to_copy": "x", "relu": "a", "mul": "b"}, id="a copy more"),
     ],
 )
-def test_what_is_recomputed_alike_is_silent(again: dict[str, str], tmp_path: Path) -> None:
+def test_an_equal_recomputation_is_not_reported(again: dict[str, str], tmp_path: Path) -> None:
     process = TraceBuilder(tmp_path / "run")
     first = forward(process, {"relu": "a", "mul": "b"}, CHECKPOINTED_OP)
     forward(process, again, RECOMPUTED_OP, first)
@@ -56,7 +56,7 @@ def test_what_is_recomputed_alike_is_silent(again: dict[str, str], tmp_path: Pat
     assert (findings.violations, findings.compared[RECOMPUTATION]) == ([], 1)
 
 
-def test_a_counter_that_is_raised_twice_is_no_result(tmp_path: Path) -> None:
+def test_a_counter_that_is_incremented_twice_is_not_reported(tmp_path: Path) -> None:
     process = TraceBuilder(tmp_path / "run")
     counter = process.add("aten::zeros", (), ("0",))
     for mark, value in ((CHECKPOINTED_OP, "1"), (RECOMPUTED_OP, "2")):
@@ -76,13 +76,13 @@ def test_which_of_equal_ops_were_kept_does_not_matter() -> None:
 
 
 def called(process: TraceBuilder, mode: str, value: str, *, inputs: str = "x", state: str | None = None) -> None:
-    """A call of a module that gives a value."""
+    """Add a call of a module that returns a value."""
     began = process.add(CALLED_OP, (Ref(-1, digest=inputs),), ("settings",), arguments=f"{mode} Net")
     process.add("aten::mul", (), (value,), generators=() if state is None else (state,), site=("/work/net.py", 3))
     process.add(RETURNED_OP, (began,), (value,))
 
 
-def test_a_call_under_no_grad_that_gives_another_result_is_named(tmp_path: Path) -> None:
+def test_a_call_under_no_grad_with_a_different_result_is_named(tmp_path: Path) -> None:
     process = TraceBuilder(tmp_path / "run")
     called(process, "no_grad", "a")
     called(process, "grad", "b")
@@ -101,7 +101,7 @@ def test_a_call_under_no_grad_that_gives_another_result_is_named(tmp_path: Path)
         pytest.param({"mode": "grad", "value": "b", "state": "s1"}, 0, id="random numbers"),
     ],
 )
-def test_other_calls_are_not_accused(second: dict[str, str], compared: int, tmp_path: Path) -> None:
+def test_other_calls_are_not_reported(second: dict[str, str], compared: int, tmp_path: Path) -> None:
     process = TraceBuilder(tmp_path / "run")
     called(process, "no_grad", "a")
     called(process, **second)

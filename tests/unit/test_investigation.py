@@ -1,4 +1,4 @@
-"""Which causes an investigation names, with a runner that only pretends to run a program."""
+"""The causes that an investigation names, with a runner that only pretends to run a program."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ def used(source: FixedSource, *, records: int = 5, differs: bool | None = True) 
 
 @dataclass
 class Pretended:
-    """A program whose divergences each go when all that causes them is fixed."""
+    """A program whose divergences each disappear when all their causes are fixed."""
 
     divergences: Sequence[tuple[Divergence, Sequence[str | FixedSource]]]
     sources: Sequence[Source] = ()
     runs_left: int = 1000
     made: list[Intervention] = field(default_factory=list)
     early_steps: int | None = None
-    """After which runs end that may be short; they come only as far as the first divergence."""
+    """The number of steps after which runs that may be short end; they reach only the first divergence."""
     whole: list[Intervention] = field(default_factory=list)
     records: Mapping[str, int] = field(default_factory=dict)
-    """How many records each of its processes makes."""
+    """The number of records that each of its processes makes."""
 
     def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
         steps = self.early_steps if may_be_short else None
@@ -83,7 +83,7 @@ class Pretended:
         return Trial(intervention, runs, Verdict.SAME, None, step_seconds=2.0, steps=steps)
 
     def in_order(self, left: list[Divergence], intervention: Intervention) -> list[Divergence]:
-        """Those that are left, as they are reported."""
+        """The remaining divergences, in the order in which they are reported."""
         return left
 
     probes_are_short: bool = False
@@ -118,7 +118,7 @@ def test_two_causes_are_found_one_after_the_other_and_the_fixes_hold_for_both() 
     assert found(comparison) == [("listing-order", "confirmed"), ("seed-missing-torch", "confirmed")]
     torch_fix = next(fix for fix in comparison.fixes if fix.identifier == "seed-missing-torch")
     assert torch_fix.verified and torch_fix.code == "torch.manual_seed(0)" and torch_fix.step_time_ratio == 2.0
-    # No line is known that gives a fixed listing, so that runs of the program with this fix alone would differ.
+    # No line that fixes the listing is known, so runs of the program with this fix alone would still differ.
     assert torch_fix.title.endswith("; not enough on its own while the other causes remain")
 
 
@@ -136,7 +136,7 @@ def test_among_many_sources_the_one_at_fault_is_found_by_halving() -> None:
     assert len(program.made) < 16
 
 
-def test_what_the_program_itself_uses_is_tried_before_what_libraries_used() -> None:
+def test_sources_in_the_program_are_tried_before_those_in_libraries() -> None:
     libraries = [FixedSource("/site-packages/lib/at_import.py", line, "python-random") for line in (1, 2, 3)]
     seen = [replace(used(one, records=0), is_in_library=True) for one in libraries]
     own = FixedSource("/p/train.py", 7, "numpy-random")
@@ -146,7 +146,7 @@ def test_what_the_program_itself_uses_is_tried_before_what_libraries_used() -> N
     assert len(tried) == 1
 
 
-def test_of_libraries_the_one_that_a_line_of_the_program_led_to_is_tried_first() -> None:
+def test_library_sources_reached_from_a_line_of_the_program_are_tried_first() -> None:
     led, unled = (FixedSource("/site-packages/lib/sampler.py", line, "seed-value") for line in (9, 1))
     by = LedBy(SourceSite("/p/train.py", 4, 0, 4, 9, "main", "sampler = Sampler()"))
     sources = [
@@ -160,7 +160,7 @@ def test_of_libraries_the_one_that_a_line_of_the_program_led_to_is_tried_first()
     assert all(unled not in made.sources for made in program.made)
 
 
-def test_what_changed_nothing_together_with_others_is_not_possible_and_was_tried() -> None:
+def test_sources_that_changed_nothing_together_are_neither_possible_causes_nor_untried() -> None:
     by = LedBy(SourceSite("/p/train.py", 4, 0, 4, 9, "main", "sampler = Sampler()"))
     lines = [FixedSource("/site-packages/lib/sampler.py", line, "seed-value") for line in (1, 5, 9)]
     sources = [replace(used(one), is_in_library=True, led_by=(by,)) for one in lines]
@@ -176,7 +176,7 @@ def test_an_intervention_covers_what_it_does_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("beside", [1, 20])
-def test_what_lint_names_is_tried_first_and_by_itself(beside: int) -> None:
+def test_a_source_that_lint_reports_is_tried_first_and_alone(beside: int) -> None:
     others = [FixedSource("/p/train.py", line, "hash") for line in range(30, 30 + beside)]
     program = Pretended([(divergence(), [LISTING])], [*(used(one) for one in others), used(LISTING)])
     comparison = investigated(program, can_try_fixes=False, is_linted=lambda one: one.cause == "listing-order")
@@ -190,7 +190,7 @@ def test_what_lint_names_is_tried_first_and_by_itself(beside: int) -> None:
 
 
 @pytest.mark.parametrize("line", [20, 30])
-def test_what_is_used_on_the_line_where_the_runs_part_is_tried_first_and_by_itself(line: int) -> None:
+def test_a_source_on_the_line_where_the_runs_diverge_is_tried_first_and_alone(line: int) -> None:
     there = FixedSource("/p/train.py", line, "set-order")
     others = [FixedSource("/p/train.py", other, "set-order") for other in (7, 8, 9)]
     program = Pretended([(divergence(line=20), [there])], [used(one) for one in (*others, there)])
@@ -201,8 +201,8 @@ def test_what_is_used_on_the_line_where_the_runs_part_is_tried_first_and_by_itse
 
 
 @pytest.mark.parametrize("elements", ["objects", "text"])
-def test_while_orders_of_objects_are_told_apart_these_lie_elsewhere_in_each_run(elements: str) -> None:
-    """They often lie as in the run before: fixing the first of several such orders would then seem to help."""
+def test_addresses_are_perturbed_while_orders_of_objects_are_distinguished(elements: str) -> None:
+    """Objects often keep the addresses of the previous run: fixing the first of several such orders would then seem to help."""
 
     @dataclass
     class Alike(Pretended):
@@ -220,7 +220,7 @@ def test_while_orders_of_objects_are_told_apart_these_lie_elsewhere_in_each_run(
     )
 
 
-def test_what_lint_names_beside_the_cause_costs_one_experiment_and_is_not_blamed() -> None:
+def test_a_false_lead_from_lint_costs_one_experiment_and_is_not_blamed() -> None:
     sources = [used(CLOCK), used(LISTING), used(SET)]
     plain, linted = (Pretended([(divergence(), [SET])], sources) for _ in range(2))
     investigated(plain)
@@ -237,7 +237,7 @@ def test_sources_that_were_used_only_after_the_divergence_are_left_out() -> None
     assert all(LISTING not in made.sources for made in program.made)
 
 
-def test_a_look_at_the_clock_whose_time_is_only_logged_is_not_blamed() -> None:
+def test_a_clock_read_that_is_only_logged_is_not_blamed() -> None:
     begun, limit, logged = (FixedSource("/p/train.py", line, "clock") for line in (17, 19, 25))
 
     @dataclass
@@ -253,13 +253,13 @@ def test_a_look_at_the_clock_whose_time_is_only_logged_is_not_blamed() -> None:
     assert [site.line for site in comparison.causes[0].sites] == [19, 17, 20]
     assert "train.py:19" in comparison.fixes[0].title
 
-    # Where a shifted clock shows nothing at any line, all are named.
+    # If a shifted clock has no effect at any line, all lines are named.
     comparison = investigated(Pretended([(divergence(), [begun, limit, logged])], looks))
     assert [site.line for site in comparison.causes[0].sites] == [25, 19, 17, 20]
 
 
 @pytest.mark.parametrize(("line", "sites", "tried"), [(19, [19, 20], [19]), (25, [19, 17, 20], [25, 17, 19])])
-def test_a_look_at_the_clock_that_the_text_names_is_tried_first_and_is_enough_if_it_decides(
+def test_the_clock_read_the_code_points_to_is_tried_first_and_suffices_if_it_decides(
     line: int, sites: list[int], tried: list[int]
 ) -> None:
     begun, limit, logged = (FixedSource("/p/train.py", line, "clock") for line in (17, 19, 25))
@@ -290,7 +290,7 @@ def test_a_look_at_the_clock_that_the_text_names_is_tried_first_and_is_enough_if
         ("python-random", True, Kind.DATA, None),
     ],
 )
-def test_a_queue_that_processes_fill_stays_possible_though_turns_of_threads_change_nothing(
+def test_a_queue_order_stays_possible_if_fixing_the_thread_schedule_changes_nothing(
     source: str, differs: bool, kind: Kind, status: str | None
 ) -> None:
     place = FixedSource("/p/train.py", 7, source)
@@ -301,7 +301,7 @@ def test_a_queue_that_processes_fill_stays_possible_though_turns_of_threads_chan
     assert found(comparison) == ([] if status is None else [(source, status)])
 
 
-def test_the_salt_of_strings_is_told_from_addresses() -> None:
+def test_the_string_hash_salt_is_distinguished_from_addresses() -> None:
     @dataclass
     class Salted(Pretended):
         def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
@@ -318,7 +318,7 @@ def test_the_salt_of_strings_is_told_from_addresses() -> None:
 
 @dataclass
 class OfAddresses(Pretended):
-    """A program that depends on addresses, which are equal by chance while the salt of strings is fixed and nothing moves them."""
+    """A program that depends on addresses, which happen to be equal while the string hash salt is fixed and nothing moves memory."""
 
     line: int = 20
 
@@ -332,7 +332,7 @@ class OfAddresses(Pretended):
         return Trial(intervention, runs, Verdict.SAME, None)
 
 
-def test_equal_runs_with_a_fixed_salt_confirm_no_order_of_strings_if_they_differ_when_memory_is_moved() -> None:
+def test_a_fixed_salt_does_not_confirm_a_string_order_if_moving_memory_makes_runs_differ() -> None:
     comparison = investigated(OfAddresses([(divergence(), [])]))
     assert found(comparison) == [("address-order", "confirmed")]
     assert comparison.causes[0].experiments[-1].factor == "addresses and hash-seed"
@@ -340,7 +340,7 @@ def test_equal_runs_with_a_fixed_salt_confirm_no_order_of_strings_if_they_differ
     assert moved == ["The runs still differed."]
 
 
-def test_an_order_of_addresses_is_named_where_they_cannot_be_fixed_but_no_salt_is_said_to_cure_it(
+def test_an_address_order_that_cannot_be_fixed_is_named_but_the_salt_is_not_offered_as_its_fix(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("determinism.diagnose.investigation.obstacle", lambda name, action: "not permitted")
@@ -349,18 +349,18 @@ def test_an_order_of_addresses_is_named_where_they_cannot_be_fixed_but_no_salt_i
     assert not any(fix.verified or fix.environment for fix in comparison.fixes)
 
 
-def test_what_moved_memory_changes_at_another_line_is_not_the_order_of_addresses() -> None:
+def test_a_change_at_another_line_from_moved_memory_is_not_an_address_order() -> None:
     comparison = investigated(OfAddresses([(divergence(), [])], line=9))
     assert found(comparison) == [("hash-order", "confirmed")]
 
 
-def test_an_order_of_strings_does_not_depend_on_where_memory_lies() -> None:
+def test_a_string_order_does_not_depend_on_addresses() -> None:
     program = Pretended([(divergence(), ["hash-seed"])])
     assert found(investigated(program)) == [("hash-order", "confirmed")]
     assert Intervention.fix("hash-seed").also(Intervention.perturb("addresses")) in program.made
 
 
-def test_what_removed_the_difference_is_kept_if_the_time_ends_before_it_is_told_apart() -> None:
+def test_a_cause_is_kept_as_likely_if_time_runs_out_before_it_is_distinguished() -> None:
     @dataclass
     class Ending(Pretended):
         def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
@@ -374,7 +374,7 @@ def test_what_removed_the_difference_is_kept_if_the_time_ends_before_it_is_told_
     assert "The time for further runs has run out" in comparison.diagnosis.limit
 
 
-def test_a_race_that_only_shows_later_is_not_taken_for_cured() -> None:
+def test_a_race_that_only_shows_later_is_not_considered_fixed() -> None:
     first, later = divergence(10, Kind.OP, distinct=50), divergence(90, Kind.OP, distinct=50)
     program = Pretended([(first, ["deterministic-algorithms"]), (later, ["threads", "deterministic-algorithms"])])
     comparison = investigated(program)
@@ -383,7 +383,7 @@ def test_a_race_that_only_shows_later_is_not_taken_for_cured() -> None:
     assert alone[0].equal is False
 
 
-def test_a_fix_that_no_run_was_made_with_is_not_verified() -> None:
+def test_a_fix_without_any_run_is_not_verified() -> None:
     comparison = investigated(Pretended([(divergence(), [CLOCK])], [used(CLOCK)]))
     assert found(comparison) == [("clock", "confirmed")]
     assert [(fix.verified, fix.runs) for fix in comparison.fixes] == [(False, 0)]
@@ -402,7 +402,7 @@ def held(source: Source) -> FixedSource:
 
 @dataclass
 class Changeable(Pretended):
-    """A program of which a changed line is run as it stands."""
+    """A program whose changed lines are actually run."""
 
     changed_line_helps: bool = True
 
@@ -419,7 +419,7 @@ def test_a_changed_line_is_verified_only_by_runs_of_that_line(tmp_path: Path, he
     program = Changeable([(divergence(), [held(listing)])], [listing], changed_line_helps=helps)
     comparison = investigated(program)
     [fix] = comparison.fixes
-    # What was tried and did not help is not recommended.
+    # A change that was tried and did not help is not recommended.
     assert fix.code == ("names = sorted(os.listdir())" if helps else None)
     assert (fix.verified, fix.runs > 1) == (helps, helps)
     assert not program.made[-1].sources and [change.file for change in program.made[-1].changes] == [listing.site.file]
@@ -490,7 +490,9 @@ def test_a_fix_says_what_else_it_changes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("apart", [1, 2])
-def test_a_seed_is_mended_where_it_is_made_so_that_given_ones_and_ranks_still_count(tmp_path: Path, apart: int) -> None:
+def test_a_seed_is_fixed_where_it_is_created_so_that_explicit_seeds_and_ranks_still_apply(
+    tmp_path: Path, apart: int
+) -> None:
     clock = replace(in_a_file(tmp_path, "seed = int(os.times()) + rank", "clock", 11, 10), apart=apart)
     seed = replace(used(FixedSource("/p/train.py", 7, "seed-value")), apart=apart)
     comparison = investigated(Changeable([(divergence(kind=Kind.RNG), [held(clock)])], [clock, seed]))
@@ -499,7 +501,7 @@ def test_a_seed_is_mended_where_it_is_made_so_that_given_ones_and_ranks_still_co
     assert len(comparison.experiments) <= 2
 
 
-def test_where_a_constant_in_its_making_does_not_help_the_call_that_sets_the_seed_is_looked_at(tmp_path: Path) -> None:
+def test_the_call_that_sets_a_seed_is_examined_if_a_constant_where_it_is_created_does_not_help(tmp_path: Path) -> None:
     clock = in_a_file(tmp_path, "seed_of_another = int(os.times())", "clock", 22, 10)
     seed = used(FixedSource("/p/train.py", 7, "seed-value"))
     comparison = investigated(Changeable([(divergence(kind=Kind.RNG), [held(seed)])], [clock, seed]))
@@ -507,7 +509,7 @@ def test_where_a_constant_in_its_making_does_not_help_the_call_that_sets_the_see
 
 
 @pytest.mark.parametrize("times", [1, 5])
-def test_of_a_generator_that_is_made_again_and_again_it_is_said_that_one_seed_repeats_its_numbers(
+def test_a_repeatedly_created_generator_gets_a_note_that_one_seed_repeats_its_numbers(
     tmp_path: Path, times: int
 ) -> None:
     made = in_a_file(tmp_path, "rng = random.Random()", "unseeded-generator", 6, 15)
@@ -519,7 +521,7 @@ def test_of_a_generator_that_is_made_again_and_again_it_is_said_that_one_seed_re
 
 
 @pytest.mark.parametrize("elements", ["objects", "text"])
-def test_a_fix_of_an_order_of_objects_is_verified_while_these_lie_elsewhere(elements: str, tmp_path: Path) -> None:
+def test_a_fix_of_an_object_order_is_verified_with_perturbed_addresses(elements: str, tmp_path: Path) -> None:
     order = in_a_file(tmp_path, "for one in {*os.sep}: print(one)", "set-order", 11, 9)
     program = Changeable([(divergence(), [held(order)])], [replace(order, elements=elements)])
     investigated(program)
@@ -528,7 +530,7 @@ def test_a_fix_of_an_order_of_objects_is_verified_while_these_lie_elsewhere(elem
 
 
 @pytest.mark.parametrize("made", ["elsewhere", "there"])
-def test_of_a_seed_that_is_made_on_another_line_it_is_not_said_that_it_repeats(made: str, tmp_path: Path) -> None:
+def test_a_seed_created_on_another_line_gets_no_note_about_repetition(made: str, tmp_path: Path) -> None:
     given = "seed" if made == "elsewhere" else "get()"
     lines = ["import time", "seed = options.seed or int(time.time())", f"for one in (os.nice, os.umask): one({given})"]
     line = in_a_file(tmp_path, "\n".join(lines), "seed-value", 32, len(f"one({given})"))
@@ -542,7 +544,7 @@ def test_of_a_seed_that_is_made_on_another_line_it_is_not_said_that_it_repeats(m
         assert "draws the same numbers" in fix.title
 
 
-def test_beside_a_changed_line_what_no_line_can_change_is_held_still(tmp_path: Path) -> None:
+def test_sources_that_no_line_can_change_stay_fixed_while_a_changed_line_is_verified(tmp_path: Path) -> None:
     listing = in_a_file(tmp_path, "names = os.listdir()", "listing", 8, 12)
     program = Changeable([(divergence(), [held(listing), CLOCK])], [listing, used(CLOCK)])
     comparison = investigated(program)
@@ -557,14 +559,14 @@ def test_without_fixes_no_line_is_changed(tmp_path: Path) -> None:
     assert not any(made.changes for made in program.made)
 
 
-def test_where_nothing_helps_no_cause_is_confirmed_and_that_is_said() -> None:
+def test_if_nothing_helps_no_cause_is_confirmed_and_the_limit_says_so() -> None:
     comparison = investigated(Pretended([(divergence(), ["nothing that can be fixed"])], [used(CLOCK)]))
     assert not comparison.causes and not comparison.fixes
     assert comparison.diagnosis.limit == "No experiment made the difference go away."
     assert len(comparison.experiments) > 10
 
 
-def test_where_nothing_helps_against_what_is_left_it_is_said_where_that_is() -> None:
+def test_a_remaining_difference_that_nothing_removes_is_reported_with_its_place() -> None:
     left = divergence(20, line=60)
     program = Pretended([(divergence(), [CLOCK]), (left, ["nothing that can be fixed"])], [used(CLOCK)])
     comparison = investigated(program)
@@ -574,7 +576,7 @@ def test_where_nothing_helps_against_what_is_left_it_is_said_where_that_is() -> 
     )
 
 
-def test_where_nothing_helps_it_is_said_what_could_not_be_looked_at() -> None:
+def test_if_nothing_helps_the_limit_names_files_that_could_not_be_observed() -> None:
     @dataclass
     class Unseen(Pretended):
         failure: str | None = None
@@ -595,7 +597,7 @@ def test_where_nothing_helps_it_is_said_what_could_not_be_looked_at() -> None:
     assert failed is not None and failed.endswith("could not be observed: the program ended with signal SIGSEGV.")
 
 
-def test_what_the_kind_says_by_itself_is_likely_where_no_experiment_shows_it() -> None:
+def test_a_cause_implied_by_the_kind_is_likely_if_no_experiment_shows_it() -> None:
     never = ["nothing that can be fixed"]
     behind = investigated(Pretended([(divergence(kind=Kind.MUTATION), never)]))
     assert found(behind) == [("changed-behind", "likely")]
@@ -603,14 +605,14 @@ def test_what_the_kind_says_by_itself_is_likely_where_no_experiment_shows_it() -
     assert found(op) == [("nondeterministic-op", "likely")]
 
 
-def test_an_op_is_confirmed_to_vary_only_if_it_did_when_it_was_repeated_by_itself() -> None:
+def test_a_varying_op_is_confirmed_only_if_it_varied_when_repeated_in_isolation() -> None:
     for distinct, status in ((7, "confirmed"), (1, "likely"), (None, "likely")):
         program = Pretended([(divergence(kind=Kind.OP, distinct=distinct), ["deterministic-algorithms"])])
         assert found(investigated(program)) == [("nondeterministic-op", status)]
 
 
 @pytest.mark.parametrize("beside", [{"stream": "0.threads", "thread": "judge"}, {"kind": Kind.MUTATION}])
-def test_what_a_race_may_hide_from_is_not_tried(beside: dict[str, Any]) -> None:
+def test_factors_that_may_only_hide_a_race_are_not_tried(beside: dict[str, Any]) -> None:
     racing = replace(divergence(kind=Kind.OP), **beside)
     comparison = investigated(Pretended([(racing, ["threads"])]))
     assert ("nondeterministic-op", "confirmed") not in found(comparison)
@@ -621,10 +623,10 @@ def test_what_a_race_may_hide_from_is_not_tried(beside: dict[str, Any]) -> None:
     assert found(investigated(Pretended([(varying, ["threads"])]))) == [("nondeterministic-op", "confirmed")]
 
 
-def test_runs_that_are_equal_at_times_whatever_is_fixed_confirm_only_what_they_point_to() -> None:
+def test_sporadically_equal_runs_confirm_only_what_the_evidence_points_to() -> None:
     @dataclass
     class AtTimes(Pretended):
-        """A program whose runs happen to be equal under one factor, and when it is looked at."""
+        """A program whose runs happen to be equal under one factor, and the first time that no factor is set."""
 
         looked_at: bool = False
 
@@ -635,7 +637,7 @@ def test_runs_that_are_equal_at_times_whatever_is_fixed_confirm_only_what_they_p
             return super().compare(intervention, runs=runs, may_be_short=may_be_short)
 
     beside = replace(divergence(kind=Kind.DATA), stream="0.threads", thread="judge")
-    # The evidence runs had equal values, too.
+    # The evidence runs also had equal values.
     beside = replace(beside, outputs=(replace(beside.outputs[0], elements_different=0),))
     assert found(investigated(AtTimes([(beside, ["hash-seed"])]))) == [("hash-order", "likely")]
     assert found(investigated(AtTimes([(beside, ["thread-schedule"])]))) == [("thread-race", "confirmed")]
@@ -643,7 +645,7 @@ def test_runs_that_are_equal_at_times_whatever_is_fixed_confirm_only_what_they_p
 
 @dataclass
 class Once(Pretended):
-    """A program whose first run alone differed, whatever is fixed in those that follow."""
+    """A program of which only the first run differed, whatever is fixed afterwards."""
 
     def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
         self.made.append(intervention)
@@ -651,7 +653,7 @@ class Once(Pretended):
 
 
 @pytest.mark.parametrize("likely", [(), (Hypothesis("hash-order", Intervention.fix("hash-seed"), ()),)])
-def test_what_came_once_and_never_again_confirms_no_cause(likely: Sequence[Hypothesis]) -> None:
+def test_a_difference_that_never_recurs_confirms_no_cause(likely: Sequence[Hypothesis]) -> None:
     # The evidence runs had equal values.
     first = replace(divergence(), outputs=(replace(divergence().outputs[0], elements_different=0),))
     comparison = investigated(Once([(first, [SET])], [used(SET)]), likely=likely)
@@ -661,7 +663,7 @@ def test_what_came_once_and_never_again_confirms_no_cause(likely: Sequence[Hypot
     assert "did not recur" in str(comparison.diagnosis.limit) and not comparison.fixes
 
 
-def test_a_difference_that_comes_again_with_nothing_changed_is_searched_for() -> None:
+def test_a_difference_that_recurs_with_nothing_changed_is_investigated() -> None:
     @dataclass
     class Seldom(Pretended):
         looked_at: bool = False
@@ -676,7 +678,7 @@ def test_a_difference_that_comes_again_with_nothing_changed_is_searched_for() ->
     assert found(comparison) == [("listing-order", "confirmed")]
 
 
-def test_a_file_that_an_earlier_run_left_explains_what_came_once() -> None:
+def test_a_leftover_file_explains_a_difference_that_does_not_recur() -> None:
     first = divergence()
     left = (Leftover("cache.bin", 1, 2, is_copied=True),)
     comparison = Comparison(Verdict.DIFFERENT, [], Recorded(), first_divergence=first, leftovers=left)
@@ -689,10 +691,10 @@ def test_a_file_that_an_earlier_run_left_explains_what_came_once() -> None:
 
 @dataclass
 class Streaks(Pretended):
-    """A program with one cause that always shows, and a second difference that nothing fixed removes and that is absent for some runs in a row."""
+    """A program with one cause that always shows, and a second difference that no factor removes and that is absent from several runs in a row."""
 
     longest: Mapping[str, int] = field(default_factory=dict)
-    """By what is fixed beside the first cause, after how many equal runs one differs; 1 where it is not named."""
+    """For each factor fixed in addition to the first cause, the number of equal runs before one differs; 1 if not listed."""
 
     def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
         trial = super().compare(intervention, runs=runs, may_be_short=may_be_short)
@@ -709,7 +711,7 @@ class Streaks(Pretended):
     [{"hash-seed": 2, "python-seed": 3}, {"hash-seed": 3, "torch-seed": 3, "python-seed": 5}],
     ids=["seldom after the first cause", "equal runs before one that differs"],
 )
-def test_what_is_left_when_a_cause_is_removed_may_come_more_seldom_than_what_the_cause_made(
+def test_a_streak_of_equal_runs_does_not_confirm_a_cause_of_a_rare_second_difference(
     longest: dict[str, int],
 ) -> None:
     program = Streaks(
@@ -719,7 +721,7 @@ def test_what_is_left_when_a_cause_is_removed_may_come_more_seldom_than_what_the
 
 
 @pytest.mark.parametrize(("process", "confirmed"), [("main.SpawnPoolWorker-1", 1), ("main.rank-1", 2)])
-def test_what_fixed_values_leave_to_timing_among_workers_is_tried_twice(process: str, confirmed: int) -> None:
+def test_a_difference_left_by_fixed_values_in_pool_workers_is_tried_twice(process: str, confirmed: int) -> None:
     program = Streaks(
         [(divergence(), [LISTING]), (divergence(50, line=30), ["nothing does"])],
         [replace(used(LISTING), process=process)],
@@ -735,14 +737,14 @@ def test_a_second_cause_that_always_shows_is_still_confirmed() -> None:
 
 @dataclass
 class Resuming(Pretended):
-    """A program for which a copy of its folder counts as something fixed."""
+    """A program for which a fresh copy of its folder acts as a fixed factor."""
 
     def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
         fixed = intervention.also(Intervention.fix("listings")) if intervention.fresh_copy else intervention
         return replace(super().compare(fixed, runs=runs, may_be_short=may_be_short), intervention=intervention)
 
 
-def test_what_reads_files_unseen_is_found_before_anything_that_nothing_points_to() -> None:
+def test_unobserved_file_reads_are_tried_before_factors_that_nothing_points_to() -> None:
     program = Resuming([(divergence(kind=Kind.STRUCTURE), ["listings"])])
     comparison = investigated(program, changed_files=["last.h5", "log.txt"])
     assert found(comparison) == [("leftover-file", "confirmed")]
@@ -760,14 +762,14 @@ def test_files_that_runs_only_write_are_not_blamed() -> None:
     assert not any(made.fresh_copy for made in drawn.made)
 
 
-def test_changed_files_that_nobody_was_seen_to_read_do_not_explain_what_came_once() -> None:
+def test_changed_files_without_an_observed_read_do_not_explain_a_difference_that_does_not_recur() -> None:
     first = replace(divergence(), outputs=(replace(divergence().outputs[0], elements_different=0),))
     assert found(investigated(Once([(first, [])]), changed_files=["log.txt"])) == []
 
 
 @pytest.mark.parametrize("does_help", [True, False])
-def test_what_seems_to_help_where_timing_decides_is_tried_twice(does_help: bool) -> None:
-    """A program that takes from a queue: whatever is fixed also changes who comes first."""
+def test_an_apparent_fix_is_tried_twice_if_timing_decides(does_help: bool) -> None:
+    """A program that takes items from a queue: whatever is fixed also changes which item comes first."""
 
     @dataclass
     class ByChance(Pretended):
@@ -785,7 +787,7 @@ def test_what_seems_to_help_where_timing_decides_is_tried_twice(does_help: bool)
         assert found(comparison) == [("queue-order", "possible")]
 
 
-def test_an_op_that_deterministic_algorithms_do_not_calm_is_replaced_if_there_is_a_patch_for_it() -> None:
+def test_an_op_that_deterministic_algorithms_do_not_fix_is_replaced_if_a_patch_exists() -> None:
     def tried(op: str) -> Comparison:
         varying = replace(divergence(kind=Kind.OP, distinct=7), op=op)
         return investigated(Pretended([(varying, ["patches"])]))
@@ -796,20 +798,20 @@ def test_an_op_that_deterministic_algorithms_do_not_calm_is_replaced_if_there_is
     assert "patches" not in [experiment.factor for experiment in tried("aten::add.Tensor").experiments]
 
 
-def test_no_patch_is_tried_where_deterministic_algorithms_help() -> None:
+def test_no_patch_is_tried_if_deterministic_algorithms_help() -> None:
     varying = replace(divergence(kind=Kind.OP, distinct=7), op="aten::_index_put_impl_.default")
     comparison = investigated(Pretended([(varying, ["deterministic-algorithms"])]))
     assert [fix.verified for fix in comparison.fixes] == [True]
     assert "patches" not in [experiment.factor for experiment in comparison.experiments]
 
 
-def test_runs_that_agree_where_the_stored_one_was_left_out_had_other_surroundings() -> None:
+def test_an_environment_difference_is_likely_if_only_the_stored_run_differs() -> None:
     surroundings = [("torch", "2.12.0", "2.13.0")]
     comparison = investigated(Pretended([(divergence(), [])]), environment=surroundings)
     assert found(comparison) == [("environment-difference", "likely")]
 
 
-def test_when_the_time_is_up_what_is_known_stays() -> None:
+def test_confirmed_causes_are_kept_when_the_time_is_up() -> None:
     program = Pretended([(divergence(10), [LISTING]), (divergence(50, line=30), ["memory"])], [used(LISTING)], 12)
     comparison = investigated(program)
     assert found(comparison)[0] == ("listing-order", "confirmed")
@@ -818,7 +820,7 @@ def test_when_the_time_is_up_what_is_known_stays() -> None:
 
 
 def two_libraries_that_nobody_seeds(runs_left: int = 1000) -> tuple[Pretended, dict[str, Any]]:
-    """A program that draws weights from PyTorch and batches from NumPy, and what its text says of either divergence."""
+    """A program that draws weights from PyTorch and batches from NumPy, and the causes that its code suggests for each divergence."""
     weights, batches = divergence(0, Kind.RNG, line=10), divergence(50, line=30)
     program = Pretended([(weights, ["torch-seed"]), (batches, ["numpy-seed"])], runs_left=runs_left)
 
@@ -831,7 +833,7 @@ def two_libraries_that_nobody_seeds(runs_left: int = 1000) -> tuple[Pretended, d
     }
 
 
-def test_of_a_later_divergence_what_the_text_names_is_tried_before_anything_is_observed() -> None:
+def test_a_cause_the_code_suggests_for_a_later_divergence_is_tried_before_any_probe() -> None:
     program, told = two_libraries_that_nobody_seeds()
     comparison = investigated(program, **told)
     assert found(comparison) == [("seed-missing-torch", "confirmed"), ("seed-missing-numpy", "confirmed")]
@@ -842,14 +844,14 @@ def test_of_a_later_divergence_what_the_text_names_is_tried_before_anything_is_o
     assert all(fix.verified for fix in comparison.fixes)
 
 
-def test_if_the_time_is_up_before_a_later_divergence_is_explained_what_the_text_names_is_likely() -> None:
+def test_a_cause_the_code_suggests_stays_likely_if_time_runs_out_on_a_later_divergence() -> None:
     program, told = two_libraries_that_nobody_seeds(runs_left=3)
     comparison = investigated(program, **told)
     assert found(comparison) == [("seed-missing-torch", "confirmed"), ("seed-missing-numpy", "likely")]
     assert not any(fix.verified for fix in comparison.fixes)
 
 
-def test_what_a_later_divergence_was_said_to_come_from_is_not_likely_if_it_changes_nothing() -> None:
+def test_a_cause_suggested_for_a_later_divergence_is_dropped_if_fixing_it_changes_nothing() -> None:
     program, told = two_libraries_that_nobody_seeds()
     program.divergences = [program.divergences[0], (program.divergences[1][0], ["python-seed"])]
     comparison = investigated(program, **told)
@@ -857,8 +859,8 @@ def test_what_a_later_divergence_was_said_to_come_from_is_not_likely_if_it_chang
 
 
 @pytest.mark.parametrize("is_needed", [True, False])
-def test_all_that_something_points_to_is_tried_together_before_what_nothing_points_to(is_needed: bool) -> None:
-    """Its first divergence goes by neither alone: an environment takes its seed from outside, and Python chooses what it is told to do."""
+def test_suggested_causes_are_tried_together_before_factors_that_nothing_points_to(is_needed: bool) -> None:
+    """Neither fix alone removes the first divergence: an environment takes its seed from outside, and Python's generator chooses the actions."""
     seed = FixedSource("/site-packages/env/seeding.py", 9, "seed-value")
     by = LedBy(SourceSite("/p/train.py", 20, 0, 20, 9, "main", "env.reset()"))
     sources = [replace(used(seed), is_in_library=True, led_by=(by,))]
@@ -870,7 +872,7 @@ def test_all_that_something_points_to_is_tried_together_before_what_nothing_poin
     assert program.made.count(together) == 1
     if is_needed:
         assert found(comparison) == [("seed-missing-python", "confirmed"), ("outside-entropy", "confirmed")]
-        # Each alone, with a look in between, and together: nothing else was tried.
+        # Each alone, with a probe in between, then together: nothing else was tried.
         assert [sorted(name for name, _ in made.factors) for made in program.made] == [
             ["python-seed"],
             [],
@@ -882,10 +884,10 @@ def test_all_that_something_points_to_is_tried_together_before_what_nothing_poin
 
 
 AT_START, IN_WORKER = divergence(10, Kind.RNG), replace(divergence(0, line=40), process="0.w00")
-"""What differs at step 0 in the process that starts workers, and in one of these."""
+"""The differences at step 0 in the process that starts workers, and in one of the workers."""
 
 
-def test_what_is_left_in_another_process_is_another_divergence_though_it_comes_no_later() -> None:
+def test_a_remaining_difference_in_another_process_is_a_new_divergence_even_if_it_is_no_later() -> None:
     program = Pretended([(AT_START, ["torch-seed"]), (IN_WORKER, ["entropy"])], records={"0": 20, "0.w00": 5})
     comparison = investigated(program)
     assert found(comparison) == [("seed-missing-torch", "confirmed"), ("outside-entropy", "confirmed")]
@@ -893,7 +895,7 @@ def test_what_is_left_in_another_process_is_another_divergence_though_it_comes_n
     assert "at step 0, aten::add.Tensor, train.py:20 was gone; the runs diverged in process 0.w00, at step 0" in alone
 
 
-def test_what_only_changes_which_process_is_reported_first_removes_nothing() -> None:
+def test_changing_only_which_process_is_reported_first_removes_nothing() -> None:
     class Reordered(Pretended):
         def in_order(self, left: list[Divergence], intervention: Intervention) -> list[Divergence]:
             return left[::-1] if ("numpy-seed", Action.FIXED) in intervention.factors else left
@@ -905,7 +907,7 @@ def test_what_only_changes_which_process_is_reported_first_removes_nothing() -> 
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_what_is_there_each_time_is_steady_whichever_process_is_reported_first(is_there: bool) -> None:
+def test_a_difference_in_every_trial_is_steady_whichever_process_is_reported_first(is_there: bool) -> None:
     class InTurns(Pretended):
         def in_order(self, left: list[Divergence], intervention: Intervention) -> list[Divergence]:
             is_turned = self.made.count(intervention) % 2 == 1
@@ -916,7 +918,7 @@ def test_what_is_there_each_time_is_steady_whichever_process_is_reported_first(i
     program = InTurns([(IN_WORKER, ["entropy"]), (beside, ["entropy"]), (later, ["memory"])])
     comparison = investigated(program)
     assert found(comparison) == [("outside-entropy", "confirmed"), ("uninitialized-memory", "confirmed")]
-    # What comes and goes is explained only by equal runs, with everything fixed.
+    # A difference that comes and goes is explained only by equal runs, with everything fixed.
     assert (max(len(made.factors) for made in program.made) == 2) is is_there
 
 
@@ -947,14 +949,14 @@ def test_what_is_there_each_time_is_steady_whichever_process_is_reported_first(i
         "an earlier one of the same process",
     ],
 )
-def test_a_divergence_is_gone_if_its_process_came_alike_beyond_it_while_another_one_differs(
+def test_a_divergence_is_gone_if_its_process_stayed_equal_past_it_while_another_differs(
     left: Divergence, others: Sequence[Divergence], records: Mapping[str, int], is_gone: bool
 ) -> None:
     trial = Trial(Intervention(), 2, Verdict.DIFFERENT, left, others=others, records=records)
     assert trial.removes(AT_START) is is_gone
 
 
-def test_when_the_user_ends_the_search_what_was_to_be_tried_is_possible() -> None:
+def test_untried_causes_are_possible_if_the_user_ends_the_search() -> None:
     class Interrupted(Pretended):
         def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
             if intervention.sources:
@@ -969,7 +971,7 @@ def test_when_the_user_ends_the_search_what_was_to_be_tried_is_possible() -> Non
     assert found(replace(comparison, diagnosis=investigation.diagnosis)) == [("listing-order", "possible")]
 
 
-def test_what_is_seldom_different_needs_more_equal_runs() -> None:
+def test_a_rare_difference_needs_more_equal_runs() -> None:
     always, seldom = Rate(), Rate()
     always.add(pairs=20, different=20)
     seldom.add(pairs=4, different=1)
@@ -993,7 +995,7 @@ def test_the_last_of_many_experiments_needs_more_equal_runs_than_the_first() -> 
     assert rate.runs_needed(is_race=False, tried=12) > rate.runs_needed(is_race=False)
 
 
-def test_what_differed_is_still_named_when_the_time_is_used_up() -> None:
+def test_a_differing_source_is_still_named_when_the_time_is_used_up() -> None:
     place = FixedSource("/p/train.py", 7, "queue-order")
     program = Pretended([(divergence(kind=Kind.ORDER), ["nothing"])], [used(place)], runs_left=6)
     comparison = investigated(program)
@@ -1001,7 +1003,7 @@ def test_what_differed_is_still_named_when_the_time_is_used_up() -> None:
     assert found(comparison) == [("queue-order", "possible")]
 
 
-def test_what_is_diagnosed_is_kept_beside_a_comparison_that_nobody_changes() -> None:
+def test_the_diagnosis_is_kept_apart_from_the_immutable_comparison() -> None:
     comparison = Comparison(Verdict.DIFFERENT, [], Recorded(), first_divergence=divergence())
     investigation = Investigation(comparison, Pretended([(divergence(), [LISTING])], [used(LISTING)]))
     investigation.run()
@@ -1011,7 +1013,7 @@ def test_what_is_diagnosed_is_kept_beside_a_comparison_that_nobody_changes() -> 
 
 
 def test_many_factors_that_seem_to_help_only_together_are_not_confirmed() -> None:
-    """As where a set of objects is iterated: its order is another one at times, whatever is fixed."""
+    """This happens when a set of objects is iterated: its order changes from time to time, whatever is fixed."""
     together = ["hash-seed", "torch-seed", "python-seed", "numpy-seed"]
     comparison = investigated(Pretended([(divergence(kind=Kind.ARGUMENT), together)]))
     assert {status for _, status in found(comparison)} == {"likely"}
@@ -1024,23 +1026,21 @@ def missing_seed() -> Hypothesis:
 
 
 @pytest.mark.parametrize(("elements", "runs"), [(4, 3), (None, 4), (0, 4)])
-def test_what_the_evidence_runs_showed_counts_for_how_many_equal_runs_are_enough(
-    elements: int | None, runs: int
-) -> None:
+def test_the_evidence_runs_affect_how_many_equal_runs_are_enough(elements: int | None, runs: int) -> None:
     random = replace(divergence(kind=Kind.RNG), step=3)
     random = replace(random, outputs=(replace(random.outputs[0], elements_different=elements),))
     comparison = investigated(Pretended([(random, ["torch-seed"])]), likely=[missing_seed()])
     assert [made.runs for made in comparison.experiments] == [runs]
 
 
-def test_a_generator_that_nobody_seeded_is_never_equal_by_chance_so_that_two_equal_runs_are_enough() -> None:
+def test_two_equal_runs_are_enough_for_an_unseeded_generator() -> None:
     comparison = investigated(
         Pretended([(divergence(kind=Kind.RNG), ["torch-seed"])], early_steps=2), likely=[missing_seed()]
     )
     assert [(fix.verified, fix.runs, fix.steps) for fix in comparison.fixes] == [(True, 2, None)]
 
 
-def test_what_an_experiment_shows_soon_takes_no_whole_runs_but_a_fix_is_verified_by_whole_ones(tmp_path: Path) -> None:
+def test_experiments_use_short_runs_but_a_fix_is_verified_by_whole_ones(tmp_path: Path) -> None:
     listing = in_a_file(tmp_path, "names = os.listdir()", "listing", 8, 12)
     program = Changeable([(divergence(), [held(listing)])], [used(CLOCK), listing], early_steps=3)
     comparison = investigated(program)
@@ -1054,7 +1054,7 @@ def test_what_an_experiment_shows_soon_takes_no_whole_runs_but_a_fix_is_verified
     assert [(fix.verified, fix.steps) for fix in comparison.fixes] == [(True, None)]
 
 
-def test_where_a_changed_line_does_not_help_whole_runs_with_the_source_fixed_are_made(tmp_path: Path) -> None:
+def test_whole_runs_with_the_source_fixed_follow_if_a_changed_line_does_not_help(tmp_path: Path) -> None:
     listing = in_a_file(tmp_path, "names = os.listdir()", "listing", 8, 12)
     program = Changeable([(divergence(), [held(listing)])], [listing], changed_line_helps=False, early_steps=3)
     comparison = investigated(program)
@@ -1077,19 +1077,19 @@ def test_without_time_for_whole_runs_a_cause_stays_and_its_fix_says_how_far_the_
     assert [(fix.verified, fix.steps) for fix in comparison.fixes] == [(True, 3)]
 
 
-def test_where_threads_race_all_runs_are_whole() -> None:
+def test_all_runs_are_whole_if_threads_race() -> None:
     racing = replace(divergence(kind=Kind.MUTATION), thread="worker")
     program = Pretended([(racing, ["thread-schedule"])], early_steps=3)
     investigated(program)
     assert program.made and program.whole == program.made
 
 
-def test_where_threads_race_runs_are_short_if_such_were_seen_to_differ_and_two_whole_ones_follow() -> None:
+def test_runs_of_racing_threads_are_short_if_short_ones_differed_and_two_whole_ones_follow() -> None:
     racing = replace(divergence(kind=Kind.MUTATION), thread="worker")
     program = Pretended([(racing, ["thread-schedule"])], early_steps=3, probes_are_short=True)
     comparison = investigated(program)
     assert found(comparison) == [("thread-race", "confirmed")]
-    # The pair of runs by which the end was chosen shows nothing of how often runs that end there differ: (1 + 1) / (1 + 2).
+    # The pair of runs that determined the end does not show how often runs that end there differ: (1 + 1) / (1 + 2).
     assert [(one.runs, "in their first 3 steps" in one.outcome) for one in comparison.experiments] == [
         (5, True),
         (2, False),
@@ -1097,7 +1097,7 @@ def test_where_threads_race_runs_are_short_if_such_were_seen_to_differ_and_two_w
 
 
 @pytest.mark.parametrize(("elements", "is_short"), [(4, True), (None, False)])
-def test_of_a_race_whose_values_were_once_equal_all_runs_are_whole(elements: int | None, *, is_short: bool) -> None:
+def test_all_runs_of_a_race_are_whole_if_its_values_were_once_equal(elements: int | None, *, is_short: bool) -> None:
     racing = replace(divergence(kind=Kind.MUTATION), thread="worker")
     racing = replace(racing, outputs=(replace(racing.outputs[0], elements_different=elements),))
     program = Pretended([(racing, ["thread-schedule"])], early_steps=3, probes_are_short=True)
@@ -1108,7 +1108,7 @@ def test_of_a_race_whose_values_were_once_equal_all_runs_are_whole(elements: int
     assert ("in their first 3 steps" in investigation.diagnosis.experiments[0].outcome) is is_short
 
 
-def test_what_the_text_of_the_program_names_is_tried_before_anything_else_and_two_whole_runs_verify_its_line(
+def test_a_cause_the_code_suggests_is_tried_first_and_two_whole_runs_verify_its_line(
     tmp_path: Path,
 ) -> None:
     listing = in_a_file(tmp_path, "names = os.listdir()", "listing", 8, 12)
@@ -1126,7 +1126,7 @@ def test_what_the_text_of_the_program_names_is_tried_before_anything_else_and_tw
     assert [(fix.verified, fix.runs, fix.steps) for fix in comparison.fixes] == [(True, 2, None)]
 
 
-def test_what_the_text_names_wrongly_is_tried_once_and_then_the_program_is_probed(tmp_path: Path) -> None:
+def test_a_wrong_suggestion_from_the_code_is_tried_once_before_the_program_is_probed(tmp_path: Path) -> None:
     listing = in_a_file(tmp_path, "names = os.listdir()", "listing", 8, 12)
     program = Changeable([(divergence(), ["torch-seed"])], [listing], early_steps=3)
     likely = Hypothesis("listing-order", Intervention(sources=frozenset({held(listing)})), (listing.site.frame,))
@@ -1141,14 +1141,14 @@ def test_a_seed_that_is_likely_missing_is_tried_before_anything_else() -> None:
     assert program.made == [Intervention.fix("torch-seed")]
 
 
-def test_what_is_likely_and_does_not_hold_is_dropped() -> None:
+def test_a_likely_cause_that_does_not_hold_is_dropped() -> None:
     program = Pretended([(divergence(kind=Kind.RNG), [LISTING])], [used(LISTING)])
     assert found(investigated(program, likely=[missing_seed()])) == [("listing-order", "confirmed")]
     never = Pretended([(divergence(kind=Kind.RNG), ["nothing that can be fixed"])])
     assert found(investigated(never, likely=[missing_seed()])) == []
 
 
-def test_of_many_sources_the_likely_line_is_tried_first() -> None:
+def test_the_likely_line_of_many_sources_is_tried_first() -> None:
     many = [FixedSource("/p/train.py", line, "unseeded-generator") for line in range(1, 9)]
     likely = Hypothesis("generator-unseeded", Intervention(sources=frozenset({many[5]})))
     program = Pretended([(divergence(), [many[5]])], [used(one) for one in many])
@@ -1158,14 +1158,14 @@ def test_of_many_sources_the_likely_line_is_tried_first() -> None:
     assert many[5] in tried[0].sources
 
 
-def test_what_is_likely_is_not_named_again_as_possible() -> None:
+def test_a_likely_cause_is_not_named_again_as_possible() -> None:
     site = used(LISTING).site.frame
     likely = Hypothesis("listing-order", Intervention(sources=frozenset({LISTING})), (site,))
     program = Pretended([(divergence(), [LISTING])], [used(LISTING)], runs_left=2)
     assert found(investigated(program, likely=[likely])) == [("listing-order", "likely")]
 
 
-def test_without_time_the_likely_answer_stays_and_what_was_not_tried_is_listed() -> None:
+def test_without_time_the_likely_cause_stays_and_untried_factors_are_listed() -> None:
     program = Pretended([(divergence(kind=Kind.RNG), ["torch-seed"])], runs_left=1)
     comparison = investigated(program, likely=[missing_seed()], command="determinism check --budget 120 -- python x.py")
     assert found(comparison) == [("seed-missing-torch", "likely")]
@@ -1174,7 +1174,7 @@ def test_without_time_the_likely_answer_stays_and_what_was_not_tried_is_listed()
     assert limit.endswith("To continue: determinism check --budget 120 -- python x.py")
 
 
-def test_what_the_text_shows_comes_before_what_runs_that_were_equal_by_chance_may_have_shown() -> None:
+def test_causes_the_code_suggests_come_before_those_that_equal_runs_may_show_by_chance() -> None:
     together = ["hash-seed", "torch-seed", "python-seed", "numpy-seed"]
     program = Pretended([(divergence(kind=Kind.ARGUMENT), together)])
     site = Frame("/p/train.py", 11, "main", "for one in some_set:")
@@ -1184,12 +1184,12 @@ def test_what_the_text_shows_comes_before_what_runs_that_were_equal_by_chance_ma
     assert {status for _, status in named} == {"likely"}
 
 
-def test_what_differs_before_an_op_computes_is_not_blamed_on_ops_that_vary() -> None:
+def test_a_difference_in_arguments_is_not_blamed_on_varying_ops() -> None:
     by_chance = Pretended([(divergence(kind=Kind.ARGUMENT), ["deterministic-algorithms"])])
     assert found(investigated(by_chance)) == []
 
 
-def test_where_the_salt_of_strings_does_not_decide_an_order_addresses_are_tried_next_and_at_its_line() -> None:
+def test_addresses_are_tried_at_the_same_line_if_the_string_hash_salt_does_not_decide_an_order() -> None:
     site = Frame("/p/train.py", 11, "main", "for listener in self.listeners:")
     likely = Hypothesis("hash-order", Intervention.fix("hash-seed"), (site,))
     program = Pretended([(divergence(kind=Kind.ARGUMENT), ["addresses", "hash-seed"])])
@@ -1200,7 +1200,7 @@ def test_where_the_salt_of_strings_does_not_decide_an_order_addresses_are_tried_
     assert [made.factor for made in comparison.experiments] == ["hash-seed", "addresses and hash-seed"]
 
 
-def test_where_nothing_was_seen_to_vary_addresses_come_before_seeds_and_are_tried_anew() -> None:
+def test_without_observed_sources_addresses_come_before_seeds_and_are_tried_twice() -> None:
     program = Pretended([(divergence(kind=Kind.ARGUMENT), ["addresses", "hash-seed"])])
     comparison = investigated(program)
     assert found(comparison) == [("address-order", "confirmed")]
@@ -1209,7 +1209,7 @@ def test_where_nothing_was_seen_to_vary_addresses_come_before_seeds_and_are_trie
     assert tried == ["hash-seed", "addresses and hash-seed", "addresses and hash-seed"]
 
 
-def test_where_a_generator_was_drawn_from_in_another_order_threads_share_it_and_no_queue_is_blamed() -> None:
+def test_draws_in_a_different_order_are_blamed_on_a_shared_generator_not_on_a_queue() -> None:
     queue = used(FixedSource("/p/data.py", 3, "queue-order"))
     program = Pretended([(divergence(kind=Kind.RNG), ["thread-schedule"])], [queue])
     assert found(investigated(program)) == [("shared-generator", "confirmed")]
@@ -1221,7 +1221,7 @@ def varying(distinct: int) -> Divergence:
     return divergence(kind=Kind.OP, distinct=distinct)
 
 
-def test_an_op_that_was_seen_to_vary_by_itself_is_made_deterministic_before_anything_else() -> None:
+def test_an_op_that_varied_in_isolation_is_made_deterministic_before_anything_else() -> None:
     program = Pretended([(varying(50), ["deterministic-algorithms"])], [used(CLOCK)])
     comparison = investigated(program)
     assert found(comparison) == [("nondeterministic-op", "confirmed")]
@@ -1242,7 +1242,7 @@ def test_the_more_often_an_op_runs_the_rarer_runs_are_equal_by_chance(
 
 @dataclass
 class Salted(Changeable):
-    """A program that a fixed salt makes equal, too."""
+    """A program whose runs a fixed salt also makes equal."""
 
     def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
         trial = super().compare(intervention, runs=runs, may_be_short=may_be_short)
@@ -1251,7 +1251,7 @@ class Salted(Changeable):
         return replace(trial, runs=runs, verdict=Verdict.SAME, divergence=None)
 
 
-def test_telling_a_hash_of_strings_from_one_of_addresses_takes_no_more_runs_than_the_cure(tmp_path: Path) -> None:
+def test_distinguishing_string_hashes_from_address_hashes_takes_no_more_runs_than_the_fix(tmp_path: Path) -> None:
     hashed = in_a_file(tmp_path, "value = hash('x')", "hash", 8, 9)
     comparison = investigated(Salted([(divergence(), [held(hashed)])], [hashed], early_steps=3))
     assert found(comparison) == [("hash-value", "confirmed")]
@@ -1259,9 +1259,7 @@ def test_telling_a_hash_of_strings_from_one_of_addresses_takes_no_more_runs_than
     assert runs == {"hash at read.py:2": 3, "hash-seed": 3, "line read.py:2": 2}
 
 
-def test_of_a_compiled_graph_that_got_the_same_deterministic_algorithms_are_tried_before_anything_is_looked_for() -> (
-    None
-):
+def test_deterministic_algorithms_are_tried_first_for_a_compiled_graph_with_equal_inputs() -> None:
     graph = replace(divergence(kind=Kind.OP), op=Op("inductor::graph", OpSemantics.NOT_ONE_OP))
     comparison = investigated(Pretended([(graph, ["deterministic-algorithms"])], [used(CLOCK)]))
     assert found(comparison) == [("nondeterministic-op", "likely")]
@@ -1296,7 +1294,7 @@ x, y = (torch.tensor(values) for values in drawn(3))
     ("line", "column", "source", "status"),
     [(4, 10, "program-output", None), (6, 4, "query-result", "likely"), (7, 12, "program-output", "likely")],
 )
-def test_an_answer_that_no_experiment_fixes_is_likely_where_the_text_leads_to_it_and_no_cause_elsewhere(
+def test_an_answer_that_no_experiment_can_fix_is_likely_only_if_the_code_leads_to_it(
     line: int, column: int, source: str, status: str | None, tmp_path: Path
 ) -> None:
     file = tmp_path / "read.py"

@@ -1,4 +1,4 @@
-"""Messages of protocol buffers are read, changed and written without losing what is not known."""
+"""Protocol buffer messages are read, changed and written without losing unknown fields."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_fields_are_found_by_their_path() -> None:
     assert (message.has(2), message.has(7)) == (True, False)
 
 
-def test_numbers_that_are_not_packed_are_read_too() -> None:
+def test_unpacked_numbers_are_read_too() -> None:
     assert Message(bytes(Message().add(4, 1, 2).add(4, packed([3])))).numbers(4) == [1, 2, 3]
 
 
@@ -43,6 +43,6 @@ def test_a_field_is_replaced_and_others_are_not() -> None:
 
 
 @pytest.mark.parametrize("data", [b"\x80", b"\x0a\x05ab", b"\x0b", b"\x02\x00", b"\x80" * 11], ids=repr)
-def test_what_is_no_message_is_refused(data: bytes) -> None:
+def test_invalid_data_is_refused(data: bytes) -> None:
     with pytest.raises(Unreadable):
         Message(data)

@@ -1,4 +1,4 @@
-"""The data keep to their schema, contradict themselves nowhere, and the index beside them is current."""
+"""The data conform to their schema and do not contradict themselves, and their index is current."""
 
 from __future__ import annotations
 
@@ -132,14 +132,14 @@ def test_mistakes_are_explained(text: str, parts: list[str], folder: Path) -> No
     assert [part for part in parts if part not in problem] == []
 
 
-def test_a_file_in_a_strange_place_is_told(folder: Path) -> None:
+def test_a_misplaced_file_is_reported(folder: Path) -> None:
     (folder / "elsewhere").mkdir()
     (folder / "elsewhere" / "one.toml").write_text(GOOD)
     (problem,) = problems(folder)
     assert "nothing reads this place" in problem
 
 
-def test_what_differs_in_anything_may_hold_for_the_same_release(folder: Path) -> None:
+def test_statuses_that_differ_in_any_field_may_apply_to_the_same_release(folder: Path) -> None:
     for key, value in (("device", "cpu"), ("direction", "backward"), ("basis", "observed")):
         lines = [f'{key} = "{value}"' if line.startswith(f"{key} =") else line for line in MORE.splitlines()]
         (folder / "torch" / "one.toml").write_text(GOOD + "\n[[op.status]]" + "\n".join(lines))
@@ -148,7 +148,7 @@ def test_what_differs_in_anything_may_hold_for_the_same_release(folder: Path) ->
     assert problems(folder) == []
 
 
-def test_every_measurement_has_its_day_and_its_version() -> None:
+def test_every_measurement_has_its_day() -> None:
     measured = [
         source for _, _, one in all_statuses() for source in one.sources if source.kind is SourceKind.MEASUREMENT
     ]
@@ -156,7 +156,7 @@ def test_every_measurement_has_its_day_and_its_version() -> None:
     assert [source.reference for source in measured if source.date is None or len(source.date) != 10] == []
 
 
-def test_frameworks_are_named_as_their_files() -> None:
+def test_frameworks_are_named_like_their_files() -> None:
     assert [name for name in framework_names() if framework_named(name).identifier != name] == []
     named = {one.framework for _, _, one in all_statuses()} | {ops_of(name)[0].framework for name in op_files()}
     assert named - set(framework_names()) == set()
@@ -181,7 +181,7 @@ def test_sources_are_read() -> None:
         source_of("hearsay: somebody")
 
 
-def test_nothing_of_another_kind_lies_among_the_data() -> None:
+def test_the_data_folder_holds_no_other_kinds_of_files() -> None:
     others = [path.name for path in Path(DATA).rglob("*") if path.is_file() and path.suffix != ".toml"]
     measured = [audit.file_name for audit in known_audits()]
     assert sorted(others) == sorted(["index.json", *measured])

@@ -1,4 +1,4 @@
-"""Which version is installed, from the names of folders."""
+"""The installed version, read from the names of folders."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from determinism.knowledge.query import CONTAINER_VARIABLE, Framework, framework
 
 
 def called(*distributions: str) -> Framework:
-    """A framework that is installed under some names."""
+    """A framework that may be installed under these names."""
     return Framework("one", "One", distributions, None, None, (), ())
 
 
-def test_folders_tell_the_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_version_is_read_from_the_name_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (
         "torch-2.1.2+cu118.dist-info",
         "Flash_Attn-2.4.1.dist-info",
@@ -43,11 +43,11 @@ def test_the_first_name_that_is_installed_counts(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("distribution", ["numpy", "click", "pytest", "jsonschema", "import-linter", "pytest-xdist"])
-def test_it_is_what_python_tells(distribution: str) -> None:
+def test_the_version_is_the_same_as_in_importlib_metadata(distribution: str) -> None:
     assert installed_version(called(distribution)) == version(distribution)
 
 
-def test_python_itself_and_containers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_of_python_and_containers_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert installed_version(framework_named("python")) == ".".join(map(str, sys.version_info[:3]))
     monkeypatch.delenv(CONTAINER_VARIABLE, raising=False)
     assert installed_version(framework_named("ngc-tensorflow")) is None

@@ -16,7 +16,7 @@ VARIABLE = re.compile(
 )
 
 
-def test_settings_are_there_once() -> None:
+def test_each_setting_is_listed_once() -> None:
     counted = Counter((setting.framework, setting.name) for setting in settings())
     assert len(counted) > 80
     assert [name for name, count in counted.items() if count > 1] == []
@@ -60,13 +60,13 @@ def test_settings_have_versions(name: str, version: str, is_there: bool) -> None
     assert (version in setting.versions) is is_there
 
 
-def test_events_are_there_once() -> None:
+def test_each_event_is_listed_once() -> None:
     counted = Counter(event.reference for event in history())
     assert len(counted) > 120
     assert [reference for reference, count in counted.items() if count > 1] == []
 
 
-def test_a_number_is_an_issue_or_a_pull_request_everywhere() -> None:
+def test_a_number_is_either_an_issue_or_a_pull_request_everywhere() -> None:
     sources = {source for answer in status() for one in answer.statuses for source in one.sources}
     sources |= {source for setting in settings() for source in setting.sources}
     kinds: dict[str, set[str]] = {}
@@ -76,7 +76,7 @@ def test_a_number_is_an_issue_or_a_pull_request_everywhere() -> None:
 
     assert len(kinds) > 150
     assert {reference: found for reference, found in kinds.items() if len(found) > 1} == {}
-    # One that was mixed up: the pull request that repaired it is another one.
+    # These were mixed up once: the pull request that fixed the issue has a different number.
     assert (kinds["pytorch/pytorch#195404"], kinds["pytorch/pytorch#195754"]) == ({"issue"}, {"pull request"})
 
 
@@ -98,7 +98,9 @@ def test_commits_and_numbers_are_not_mixed_up() -> None:
         ("horovod/horovod#1130", "closed", None, "https://github.com/horovod/horovod/pull/1130"),
     ],
 )
-def test_events(reference: str, state: str, version: str | None, address: str) -> None:
+def test_events_have_a_state_a_version_and_an_address(
+    reference: str, state: str, version: str | None, address: str
+) -> None:
     (event,) = [event for event in history() if event.reference == reference]
     assert (event.state, event.version, event.address) == (state, version, address)
     assert event.as_of

@@ -1,4 +1,4 @@
-"""What holds for a version, a device, a direction."""
+"""The statuses that apply to a version, a device and a direction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TORCH, TENSORFLOW = framework_named("torch"), framework_named("tensorflow")
 
 @pytest.fixture(autouse=True)
 def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What is installed, for the test to fill."""
+    """The installed versions, for a test to fill in."""
     versions: dict[str, str] = {}
     monkeypatch.setattr(query, "_versions", lambda places: versions)
     monkeypatch.delenv(query.CONTAINER_VARIABLE, raising=False)
@@ -26,7 +26,7 @@ def verdicts(answers: list[OpStatus]) -> set[tuple[str, str | None, str | None]]
     return {(one.device.value, one.default, one.deterministic) for answer in answers for one in answer.statuses}
 
 
-def test_the_public_function_is_this_one() -> None:
+def test_the_public_function_is_status() -> None:
     assert determinism.status is status
 
 
@@ -40,26 +40,26 @@ def test_the_public_function_is_this_one() -> None:
         ("3.0", "deterministic"),
     ],
 )
-def test_a_version_decides(version: str, expected: str) -> None:
+def test_a_version_selects_statuses(version: str, expected: str) -> None:
     (answer, _) = status("scatter_add", framework="torch", version=version, device="cuda")
     assert expected in {one.deterministic for one in answer.statuses}
     assert (answer.version, answer.installed) == (version, False)
 
 
-def test_documentation_and_reality_are_both_there() -> None:
+def test_documented_and_observed_verdicts_are_both_given() -> None:
     answers = status("torch.nn.functional.interpolate", framework="torch", version="2.13", device="cuda")
     bilinear = {one.basis.value: one.deterministic for one in answers[0].statuses if one.condition == "mode='bilinear'"}
     assert bilinear == {"documented": "raises", "observed": "deterministic"}
 
 
-def test_installed_versions_are_taken(nothing_installed: dict[str, str]) -> None:
+def test_installed_versions_are_used(nothing_installed: dict[str, str]) -> None:
     nothing_installed["torch"] = "1.9.1+cu111"
     (answer, *_) = status("torch.Tensor.scatter_add_")
     assert (answer.version, answer.installed, answer.framework) == ("1.9.1+cu111", True, TORCH)
     assert ("cuda", "nondeterministic", "raises") in verdicts([answer])
 
 
-def test_of_a_name_that_several_frameworks_have_the_installed_one_is_meant(nothing_installed: dict[str, str]) -> None:
+def test_a_name_in_several_frameworks_means_the_installed_one(nothing_installed: dict[str, str]) -> None:
     assert {answer.framework.identifier for answer in status("conv2d")} == {"torch", "tensorflow"}
     assert not_installed("conv2d") == []
 
@@ -69,7 +69,7 @@ def test_of_a_name_that_several_frameworks_have_the_installed_one_is_meant(nothi
     assert {answer.framework.identifier for answer in status("conv2d", framework="pytorch")} == {"torch"}
 
 
-def test_without_a_version_all_are_shown() -> None:
+def test_without_a_version_all_statuses_are_given() -> None:
     (answer,) = status("torch.kthvalue")
     assert answer.version is None
     assert answer.statuses == answer.op.statuses
@@ -79,12 +79,12 @@ def test_without_a_version_all_are_shown() -> None:
     ("device", "expected"),
     [("mps", {"mps"}), ("cuda", {"cuda"}), ("cpu", {"cpu"}), ("gpu", {"mps", "cuda"}), ("rocm", set())],
 )
-def test_a_device_decides(device: str, expected: set[str]) -> None:
+def test_a_device_selects_statuses(device: str, expected: set[str]) -> None:
     answers = status("torch.nn.Embedding", framework="torch", device=device)
     assert {one.device.value for answer in answers for one in answer.statuses} == expected
 
 
-def test_what_holds_on_any_device_holds_on_each() -> None:
+def test_a_status_for_any_device_applies_to_each_device() -> None:
     for device in ("cpu", "cuda", "meta"):
         assert ("any", "nondeterministic", "raises") in verdicts(
             status("torch.nn.MaxUnpool2d", version="2.13", device=device)
@@ -98,14 +98,14 @@ def test_gpu_of_tensorflow_is_also_cuda_and_rocm() -> None:
         )
 
 
-def test_a_direction_decides() -> None:
+def test_a_direction_selects_statuses() -> None:
     forward = status("tf.gather", version="2.11", direction="forward", device="gpu")
     backward = status("tf.gather", version="2.11", direction="backward", device="gpu")
     assert verdicts(forward) == {("gpu", "deterministic", "deterministic")}
     assert verdicts(backward) == {("gpu", "nondeterministic", "deterministic")}
 
 
-def test_a_verdict_decides() -> None:
+def test_a_verdict_selects_statuses() -> None:
     answers = status(framework="torch", version="2.13", verdict="raises")
     assert len(answers) > 20
     assert all("raises" in one.verdicts for answer in answers for one in answer.statuses)
@@ -121,7 +121,7 @@ def test_a_verdict_decides() -> None:
         ("22.05", "deterministic"),
     ],
 )
-def test_a_container_has_what_its_tensorflow_has(version: str, expected: str) -> None:
+def test_a_container_has_the_verdicts_of_its_tensorflow(version: str, expected: str) -> None:
     answers = status("tf.image.resize_bilinear", framework="ngc", version=version, device="gpu", direction="backward")
     assert expected in {one.deterministic for answer in answers for one in answer.statuses}
 
@@ -138,14 +138,14 @@ def test_variants_of_a_container_have_different_versions_of_tensorflow() -> None
     assert ngc.base("18.01") is None
 
 
-def test_the_container_that_runs_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_running_container_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(query.CONTAINER_VARIABLE, "21.05")
     answers = status("tf.sparse.sparse_dense_matmul", framework="ngc", device="gpu")
     assert answers[0].installed
     assert {"depends", "raises"} <= {one.deterministic for one in answers[0].statuses}
 
 
-def test_a_version_that_was_not_looked_at_is_told() -> None:
+def test_an_unexamined_version_is_flagged() -> None:
     known = [
         status("torch.histc", version=version)[0].is_beyond_what_is_known
         for version in ("1.6", "1.7.1", "2.15.3", "2.16.0")
@@ -168,7 +168,9 @@ def test_a_version_that_was_not_looked_at_is_told() -> None:
         (["torch.histc"], {"verdict": "maybe"}, "filter-unknown", "raises"),
     ],
 )
-def test_what_cannot_be_answered_is_said(ops: list[str], filters: dict[str, str], identifier: str, part: str) -> None:
+def test_unanswerable_questions_are_refused_with_a_reason(
+    ops: list[str], filters: dict[str, str], identifier: str, part: str
+) -> None:
     with pytest.raises(UsageError) as refused:
         status(*ops, **filters)  # type: ignore[arg-type]
     assert refused.value.identifier == identifier

@@ -1,4 +1,4 @@
-"""An op is found by whatever it is called."""
+"""An op is found by any of its names."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_near_names(text: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "   ", "()", "qqqqzzzz", "x" * 100_000, "(" * 100_000 + ")"])
-def test_what_means_nothing_is_not_found(text: str) -> None:
+def test_meaningless_text_finds_nothing(text: str) -> None:
     assert found(text) == []
     assert near_names(text) == []
 

@@ -96,7 +96,7 @@ ROWS: list[tuple[str, str, dict[str, str]]] = [
     ),
     ("XLA Scatter on GPU", "forward", {"2.7": NONDETERMINISTIC, "2.8": DETERMINISTIC, "2.11": DETERMINISTIC}),
 ]
-"""Name, direction, and the verdict with determinism turned on in each version that the page tells apart."""
+"""Name, direction, and the verdict with determinism turned on in each version that the page distinguishes."""
 
 CONTAINERS: list[tuple[str, str, dict[str, str]]] = [
     (
@@ -118,13 +118,13 @@ def verdicts(name: str, framework: str, version: str, direction: str) -> set[str
     wanted = None if direction == "both" else direction
     answers = status(name, framework=framework, version=version, device="gpu", direction=wanted)
     if "(" in name:
-        # Both ways to resize are found under the name without its argument.
+        # The name without its argument finds both resizing methods.
         answers = [answer for answer in answers if name in (answer.op.name, *answer.op.names)]
     assert answers
     return {one.deterministic for answer in answers for one in answer.statuses if one.device.value == "gpu"}
 
 
-def test_every_row_is_there() -> None:
+def test_every_row_is_present() -> None:
     assert len(ROWS) == 50
 
 
@@ -136,7 +136,7 @@ def test_every_row_is_answered(name: str, direction: str, versions: dict[str, st
 
 
 @pytest.mark.parametrize(("name", "direction", "versions"), ROWS, ids=[row[0] for row in ROWS])
-def test_every_row_goes_on_to_the_newest_version(name: str, direction: str, versions: dict[str, str]) -> None:
+def test_every_row_has_a_verdict_for_the_newest_version(name: str, direction: str, versions: dict[str, str]) -> None:
     assert verdicts(name, "tensorflow", "2.21", direction) - {None}
 
 
@@ -184,12 +184,12 @@ def test_solutions_are_those_of_the_version(name: str, version: str, words: str)
         "HLO instruction %x does not have a deterministic implementation, but run-to-run determinism is required.",
     ],
 )
-def test_what_2_21_prints_when_it_refuses_is_understood(message: str) -> None:
+def test_the_refusals_of_2_21_are_understood(message: str) -> None:
     answers = status(message, framework="tensorflow", version="2.21")
     assert any(one.deterministic == "raises" for answer in answers for one in answer.statuses)
 
 
-def test_nothing_is_said_of_ctc_loss_before_cudnn_had_it() -> None:
+def test_ctc_loss_has_no_verdict_before_cudnn_had_it() -> None:
     verdicts = {
         version: {
             one.deterministic
@@ -207,7 +207,7 @@ def test_nothing_is_said_of_ctc_loss_before_cudnn_had_it() -> None:
     }
 
 
-def test_the_forward_direction_of_bilinear_resizing_is_what_the_page_of_2019_said_and_what_the_code_shows() -> None:
+def test_forward_bilinear_resizing_has_the_verdicts_of_the_2019_page_and_of_the_code() -> None:
     answers = status(
         "tf.image.resize_bilinear", framework="tensorflow", version="2.1", device="gpu", direction="forward"
     )

@@ -1,4 +1,4 @@
-"""What is kept about PyTorch is what its documentation said, release by release."""
+"""The stored facts about PyTorch match its documentation, release by release."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ DOCSTRING = """Sets what ops may do.
 def documented_statuses(
     documented: Documented, name: str, device: str | None, release: str, conditions: tuple[str, ...]
 ) -> list[Status]:
-    """The documented statuses that an entry should be kept as."""
+    """The documented statuses that an entry should be stored as."""
     answers = status(name, framework="torch", version=release, device=device, direction=documented.direction)
     found = [one for answer in answers for one in answer.statuses if one.basis is Basis.DOCUMENTED]
     return [one for one in found if holds_for(one, conditions)]
 
 
 def verdicts_of(one: Status) -> set[str]:
-    """The verdicts of the documentation that a status says."""
+    """The verdicts of the documentation that a status expresses."""
     needs_variable = VARIABLE in (one.solution or "")
     return {VARIABLE if needs_variable else str(one.deterministic)}
 
@@ -71,7 +71,7 @@ def test_every_release_from_1_7_to_2_15_is_there() -> None:
     assert all({"deterministic", "raises"} <= {entry.verdict for entry in entries} for entries in ENTRIES.values())
 
 
-def test_what_a_docstring_says_is_read_as_codes() -> None:
+def test_a_docstring_is_parsed_into_codes() -> None:
     assert [str(entry) for entry in entries_of(DOCSTRING)] == [
         "torch.bmm cuda forward sparse deterministic",
         "torch.Tensor.scatter_reduce cuda forward reduce='sum' reduce='mean' deterministic",
@@ -81,7 +81,7 @@ def test_what_a_docstring_says_is_read_as_codes() -> None:
     ]
 
 
-def test_the_file_is_what_was_looked_up_and_holds_no_sentence_of_the_documentation() -> None:
+def test_the_file_matches_the_lookup_and_quotes_no_sentence_of_the_documentation() -> None:
     text = RESULTS.read_text(encoding="utf-8")
     stored = json.loads(text)
     words = {text for row in stored["entries"] for key in ("names", "conditions") for text in row[key]}
@@ -103,12 +103,12 @@ def test_every_documented_entry_is_answered(
 
 
 def from_docstring(one: Status) -> bool:
-    """Whether a status rests on the lists."""
+    """Whether a status is based on the lists in docstrings."""
     return one.basis is Basis.DOCUMENTED and any("docstring of torch." in source.reference for source in one.sources)
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_nothing_is_said_to_be_documented_that_is_not(release: str) -> None:
+def test_no_status_is_wrongly_called_documented(release: str) -> None:
     listed = {(key, documented.verdict) for documented in ENTRIES[release] for key in documented.keys}
     for answer in status(framework="torch", version=release):
         keys = {key_of(name) for name in (answer.op.name, *answer.op.names)}

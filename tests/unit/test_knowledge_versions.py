@@ -1,4 +1,4 @@
-"""Releases and ranges of them."""
+"""Releases and ranges of releases."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_releases_are_read_as_packaging_reads_them(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "newest", "+cpu", "two"])
-def test_what_is_no_version_is_refused(text: str) -> None:
+def test_an_invalid_version_is_refused(text: str) -> None:
     with pytest.raises(UsageError) as refused:
         release(text)
     assert refused.value.identifier == "version-unreadable"
@@ -47,7 +47,9 @@ def test_what_is_no_version_is_refused(text: str) -> None:
         (None, None, ["1.0", "99"], []),
     ],
 )
-def test_ranges(since: str | None, until: str | None, inside: list[str], outside: list[str]) -> None:
+def test_a_range_contains_its_versions(
+    since: str | None, until: str | None, inside: list[str], outside: list[str]
+) -> None:
     versions = VersionRange(since, until)
     assert [version for version in inside if version not in versions] == []
     assert [version for version in outside if version in versions] == []
@@ -64,7 +66,9 @@ def test_ranges(since: str | None, until: str | None, inside: list[str], outside
         (("2.0", "2.0"), ("2.0", "2.0"), False),
     ],
 )
-def test_overlaps(first: tuple[str | None, str | None], second: tuple[str | None, str | None], overlap: bool) -> None:
+def test_overlapping_ranges_are_recognized(
+    first: tuple[str | None, str | None], second: tuple[str | None, str | None], overlap: bool
+) -> None:
     assert VersionRange(*first).overlaps(VersionRange(*second)) is overlap
     assert VersionRange(*second).overlaps(VersionRange(*first)) is overlap
 
@@ -73,5 +77,5 @@ def test_overlaps(first: tuple[str | None, str | None], second: tuple[str | None
     ("since", "until", "text"),
     [("1.7", None, ">=1.7"), ("1.7", "1.9", ">=1.7, <1.9"), (None, "1.9", "<1.9"), (None, None, "all")],
 )
-def test_ranges_are_written_as_pip_has_them(since: str | None, until: str | None, text: str) -> None:
+def test_ranges_are_written_as_in_pip(since: str | None, until: str | None, text: str) -> None:
     assert str(VersionRange(since, until)) == text

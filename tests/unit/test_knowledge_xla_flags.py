@@ -1,4 +1,4 @@
-"""Advice for JAX names a flag of XLA only for releases that know it: any other release ends with the first op."""
+"""Advice for JAX names an XLA flag only for releases that know it: any other release fails at the first op."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def release(text: str) -> tuple[int, ...]:
 
 
 def advice() -> list[tuple[str, str | None, str | None]]:
-    """Text, and the first release that it is for and the first that it is not for, of each clause that names a flag."""
+    """Each clause that names a flag, the first release that it applies to, and the first that it does not apply to."""
     entries: list[tuple[dict[str, Any], str]] = []
     for path in (DATA / "jax").glob("*.toml"):
         ops = tomllib.loads(path.read_text(encoding="utf-8")).get("op", [])
@@ -36,7 +36,7 @@ def advice() -> list[tuple[str, str | None, str | None]]:
     return found
 
 
-def test_there_is_advice_and_there_are_releases() -> None:
+def test_advice_and_releases_exist() -> None:
     assert len(advice()) > 10
     assert len(KNOWN) > 10
     assert all(flags for flags in KNOWN.values())

@@ -1,4 +1,4 @@
-"""What is said about the program's interpreter before the first run."""
+"""The check of the program's interpreter before the first run."""
 
 import os
 import subprocess
@@ -40,7 +40,7 @@ def test_interpreter_without_the_packages(bare_python: Path) -> None:
     assert caught.value.lines[-1] == f"'{bare_python}' -m pip install numpy pyarrow xxhash"
 
 
-def test_interpreter_with_packages_that_do_not_go_together(bare_python: Path, tmp_path: Path) -> None:
+def test_interpreter_with_incompatible_packages(bare_python: Path, tmp_path: Path) -> None:
     for name in ("numpy", "xxhash"):
         (tmp_path / f"{name}.py").touch()
     (tmp_path / "pyarrow.py").write_text('raise ImportError("pyarrow requires NumPy 2.0 or newer, found 1.26.4")')
@@ -98,7 +98,7 @@ def test_other_programs_are_left_alone(text: str, tmp_path: Path) -> None:
     assert check_interpreter([str(script(tmp_path / "wrapper", text))], ENVIRON) is None
 
 
-def test_something_called_python_that_is_none(tmp_path: Path) -> None:
+def test_a_program_named_python_that_is_not_python(tmp_path: Path) -> None:
     for text in ("#!/bin/sh\nexit 3\n", "#!/bin/sh\necho hello\n", ""):
         assert check_interpreter([str(script(tmp_path / "python3", text)), "train.py"], ENVIRON) is None
 
@@ -142,7 +142,7 @@ def test_a_script_is_run_with_python(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert with_python(["train.py"], {"PATH": f"{own}:{other.parent}"}) == ["python", "train.py"]
 
 
-def test_a_script_that_starts_itself_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_with_its_own_interpreter_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     script(tmp_path / "train.py", "#!/usr/bin/env python3\n")
     script(tmp_path / "bin" / "eval.py", "#!/bin/sh\n")

@@ -1,10 +1,11 @@
-"""What counts as reading what an earlier run left."""
+"""When a file that a run reads counts as a leftover of an earlier run."""
 
 from __future__ import annotations
 
 import json
 import os
 import sqlite3
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,22 +19,30 @@ from determinism.launch.reading import Readings
 from determinism.launch.runs import RunTimes, changed_files
 
 
+def let_file_times_pass() -> None:
+    """Wait until files that change are later than now; the clock of file systems lags."""
+    now = time.time_ns()
+    with tempfile.TemporaryFile() as probe:
+        while os.fstat(probe.fileno()).st_ctime_ns <= now:
+            os.fchmod(probe.fileno(), 0o600)
+
+
 class Stage:
-    """A run that is over and one that goes on."""
+    """A finished run and a run in progress."""
 
     def __init__(self, folder: Path) -> None:
         self.times = RunTimes(1)
         self.trace = folder / "out" / "run-2"
         self.trace.mkdir(parents=True)
-        time.sleep(0.02)
+        let_file_times_pass()
 
     def begin(self) -> None:
-        """The second run."""
+        """Begin the second run."""
         request = json.dumps({"recording": {"trace_folder": str(self.trace)}})
         self.readings = Readings(self.times.ended, request)
 
     def open(self, file: Any, flags: int = os.O_RDONLY) -> None:
-        """What Python audits when a file is about to be opened."""
+        """Show the hook what Python audits when a file is about to be opened."""
         self.readings.look("open", (file, None, flags))
 
     def found(self) -> list[str]:
@@ -46,36 +55,37 @@ class Stage:
 def stage(tmp_path: Path) -> Stage:
     stage = Stage(tmp_path)
     (tmp_path / "before").write_text("x")
-    time.sleep(0.02)
+    let_file_times_pass()
     with stage.times.run():
-        time.sleep(0.02)
+        let_file_times_pass()
         for name in ("left", "rewritten", "module.pyc", "out/run-1.log"):
             (tmp_path / name).write_text("x")
         (tmp_path / "empty").touch()
+    let_file_times_pass()
     (tmp_path / "between").write_text("x")
     stage.begin()
     (tmp_path / "rewritten").write_text("y")
     return stage
 
 
-def test_only_what_the_earlier_run_changed_last_is_left(stage: Stage, tmp_path: Path) -> None:
+def test_only_files_last_changed_by_the_earlier_run_are_leftovers(stage: Stage, tmp_path: Path) -> None:
     for name in ("before", "left", "rewritten", "between", "empty", "module.pyc", "out/run-1.log", "missing", "."):
         stage.open(str(tmp_path / name))
     assert stage.found() == ["left"]
 
 
-def test_a_file_of_the_package_itself_is_not_left(
+def test_a_file_of_the_package_itself_is_not_a_leftover(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where the tool is installed anew while the runs of a check are made."""
+    """The tool may be reinstalled during the runs of a check."""
     monkeypatch.setattr(reading, "_OWN_FILES", f"{tmp_path}{os.sep}")
     stage.open(str(tmp_path / "left"))
     assert stage.found() == []
 
 
 @pytest.mark.parametrize("name", ["native/torch-2.13.0-cpython-311.failed", "triton/WIU4/cuda_utils.so"])
-def test_what_the_recorder_built_during_the_first_run_is_not_left(name: str, tmp_path: Path) -> None:
-    """The first is why the native recorder could not be built, the second what Triton compiles beside the kernel for digests."""
+def test_files_that_the_recorder_built_in_the_first_run_are_not_leftovers(name: str, tmp_path: Path) -> None:
+    """The first says why the native recorder could not be built; Triton compiles the second along with the digest kernel."""
     stage = Stage(tmp_path)
     file = tmp_path / "determinism" / name
     with stage.times.run():
@@ -87,7 +97,7 @@ def test_what_the_recorder_built_during_the_first_run_is_not_left(name: str, tmp
 
 
 @pytest.mark.parametrize("kind", [os.fspath, os.fsencode, Path])
-def test_every_way_to_name_a_file(kind: Any, stage: Stage, tmp_path: Path) -> None:
+def test_a_file_is_found_however_its_path_is_given(kind: Any, stage: Stage, tmp_path: Path) -> None:
     stage.open(kind(tmp_path / "left"))
     stage.open(kind(tmp_path / "left"))
     assert stage.found() == ["left"]
@@ -126,13 +136,13 @@ def test_nothing_that_a_program_audits_raises(stage: Stage, tmp_path: Path) -> N
     assert stage.found() == ["left"]
 
 
-def test_link_leads_to_what_it_means(stage: Stage, tmp_path: Path) -> None:
+def test_a_link_is_followed_to_its_target(stage: Stage, tmp_path: Path) -> None:
     (tmp_path / "latest").symlink_to("left")
     stage.open(str(tmp_path / "latest"))
     assert stage.found() == ["latest"]
 
 
-def test_cut_notes_do_not_hinder(stage: Stage, tmp_path: Path) -> None:
+def test_truncated_notes_are_tolerated(stage: Stage, tmp_path: Path) -> None:
     stage.open(str(tmp_path / "left"))
     (note,) = stage.trace.glob("leftovers-*.jsonl")
     note.write_text(note.read_text() + '{"run": 0, "fi')
@@ -140,7 +150,7 @@ def test_cut_notes_do_not_hinder(stage: Stage, tmp_path: Path) -> None:
 
 
 class Watched:
-    """Two runs of a check; what they do is shown to the hook as Python would."""
+    """Runs of a check, whose actions are shown to the hook as Python would show them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -152,17 +162,17 @@ class Watched:
         """Make a run; the action gets the hook."""
         trace = self.folder / "out" / f"run-{len(self.times.ended) + 1}"
         trace.mkdir(parents=True)
-        time.sleep(0.02)
+        let_file_times_pass()
         readings = Readings(tuple(self.times.ended), json.dumps({"recording": {"trace_folder": str(trace)}}))
         with self.times.run():
-            time.sleep(0.02)
+            let_file_times_pass()
             action(lambda event, *arguments: readings.look(event, arguments))
         leftovers = self.times.leftovers(trace, fresh_copy=False)
         self.found = {Path(left.file).name: left.change for left in leftovers}
         self.folders = {Path(left.file).name for left in leftovers if left.is_folder}
 
     def read(self, look: Callable[..., None]) -> None:
-        """Read every file there is."""
+        """Read every file in the folder."""
         for path in self.folder.rglob("*"):
             if path.is_file():
                 look("open", str(path), "r", os.O_RDONLY)
@@ -174,7 +184,7 @@ def written(look: Callable[..., None], path: Path, text: str = "new") -> None:
     path.write_text(text)
 
 
-def test_only_what_a_run_created_is_its_own(tmp_path: Path) -> None:
+def test_only_files_that_a_run_created_are_its_own(tmp_path: Path) -> None:
     (tmp_path / "input").write_text("the user's")
     (tmp_path / "table").write_text("the user's")
     (tmp_path / "replaced").write_text("the user's")
@@ -213,7 +223,7 @@ def test_only_what_a_run_created_is_its_own(tmp_path: Path) -> None:
     assert watched.found["input"] is watched.found["unseen"] is FileChange.UNSEEN
 
 
-def test_a_folder_is_a_run_s_own_if_all_that_is_in_it_is(tmp_path: Path) -> None:
+def test_a_folder_is_a_runs_own_if_everything_in_it_is(tmp_path: Path) -> None:
     for name in ("the-users", "left-alone"):
         (tmp_path / name / "deep").mkdir(parents=True)
         (tmp_path / name / "deep" / "data").write_text("the user's")
@@ -237,7 +247,7 @@ def test_a_folder_is_a_run_s_own_if_all_that_is_in_it_is(tmp_path: Path) -> None
     assert watched.folders == {"checkpoint", "renamed"}
 
 
-def test_what_is_in_a_folder_that_a_run_moved_into_place_came_with_it(tmp_path: Path) -> None:
+def test_the_contents_of_a_folder_that_a_run_moved_into_place_came_with_it(tmp_path: Path) -> None:
     (tmp_path / "the-users").mkdir()
     (tmp_path / "the-users" / "kept").write_text("the user's")
     watched = Watched(tmp_path)
@@ -258,7 +268,7 @@ def test_what_is_in_a_folder_that_a_run_moved_into_place_came_with_it(tmp_path: 
     }  # fmt: skip
 
 
-def test_a_file_that_c_reads_counts_if_that_is_announced(stage: Stage, tmp_path: Path) -> None:
+def test_a_file_read_by_c_code_counts_if_the_read_is_announced(stage: Stage, tmp_path: Path) -> None:
     for name in ("before", "left", "rewritten", "missing"):
         stage.readings.look("determinism.read", (str(tmp_path / name),))
     assert stage.found() == ["left"]
@@ -266,9 +276,9 @@ def test_a_file_that_c_reads_counts_if_that_is_announced(stage: Stage, tmp_path:
 
 def test_files_that_changed_in_a_folder_are_those_that_a_copy_would_hold(tmp_path: Path) -> None:
     (tmp_path / "before").write_text("x")
-    time.sleep(0.05)
+    let_file_times_pass()
     since = time.time()
-    time.sleep(0.05)
+    let_file_times_pass()
     for folder in ("deep", "out", "__pycache__", "environment"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "file").write_text("x")
@@ -280,7 +290,7 @@ def test_files_that_changed_in_a_folder_are_those_that_a_copy_would_hold(tmp_pat
     assert changed_files(tmp_path / "missing", tmp_path / "out", since) == []
 
 
-def test_the_file_that_the_output_of_the_command_goes_to_is_no_file_of_the_program(
+def test_the_file_that_receives_the_commands_output_is_not_a_file_of_the_program(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "made").write_text("x")
@@ -306,7 +316,7 @@ def test_a_file_that_is_deleted_meanwhile_is_left_out(tmp_path: Path, monkeypatc
     assert changed_files(tmp_path, tmp_path / "out", 0.0) == ["kept"]
 
 
-def test_run_that_only_reads_is_not_blamed_for_a_change(tmp_path: Path) -> None:
+def test_a_run_that_only_reads_is_not_blamed_for_a_change(tmp_path: Path) -> None:
     database = tmp_path / "given.db"
     with sqlite3.connect(database) as connection:
         connection.execute("create table t (x)")
@@ -323,7 +333,7 @@ def test_run_that_only_reads_is_not_blamed_for_a_change(tmp_path: Path) -> None:
     assert watched.found == {"given.db": FileChange.UNSEEN}
 
 
-def test_file_that_one_run_created_and_somebody_changed_during_the_next(tmp_path: Path) -> None:
+def test_a_file_that_one_run_created_and_another_process_changed_later_is_unseen(tmp_path: Path) -> None:
     watched = Watched(tmp_path)
     watched.run(lambda look: written(look, tmp_path / "made"))
     watched.run(lambda look: (tmp_path / "made").write_text("edited") and None)
@@ -331,7 +341,7 @@ def test_file_that_one_run_created_and_somebody_changed_during_the_next(tmp_path
     assert watched.found == {"made": FileChange.UNSEEN}
 
 
-def test_relative_path_of_another_folder_is_not_taken_for_one_here(
+def test_a_relative_path_in_another_folder_is_not_taken_for_a_local_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -347,7 +357,7 @@ def test_relative_path_of_another_folder_is_not_taken_for_one_here(
     assert watched.found == {"here": FileChange.UNSEEN}
 
 
-def test_what_runs_made_is_told_from_what_was_there(tmp_path: Path) -> None:
+def test_files_made_by_runs_are_distinguished_from_existing_ones(tmp_path: Path) -> None:
     kept = tmp_path / "kept.txt"
     kept.write_text("mine")
     watched = Watched(tmp_path)

@@ -1,4 +1,4 @@
-"""Experiments within a budget of time: one that cannot come to its end is not announced."""
+"""Experiments within a time budget: an experiment that cannot finish is not announced."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Output:
 
 
 def announced(monkeypatch: pytest.MonkeyPatch, budget: float) -> list[str]:
-    """What is announced of an experiment with runs that take 4 seconds each."""
+    """The announcements of an experiment whose runs take 4 seconds each."""
     titles: list[str] = []
 
     def announce(title: str, log: Path | None, **more: Any) -> None:
@@ -50,7 +50,7 @@ def announced(monkeypatch: pytest.MonkeyPatch, budget: float) -> list[str]:
     return titles
 
 
-def test_an_experiment_of_which_only_one_run_fits_is_not_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_experiment_with_time_for_only_one_run_is_not_announced(monkeypatch: pytest.MonkeyPatch) -> None:
     assert announced(monkeypatch, budget=9.9) == []
     title = "experiment 1: torch-seed fixed"
     end = f"{title}: broken off, as the time for further runs has run out"
@@ -61,7 +61,7 @@ def clocks(*lines: int) -> Iterator[FixedSource]:
     return (FixedSource("/home/ada/train.py", line, "clock") for line in lines)
 
 
-def test_of_many_places_two_are_named_and_the_rest_counted() -> None:
+def test_two_of_many_places_are_named_and_the_rest_counted() -> None:
     few = Intervention(sources=frozenset(clocks(1, 2, 3)))
     assert few.summary == "clock at train.py:1 and clock at train.py:2 and clock at train.py:3 fixed"
     many = Intervention(sources=frozenset(clocks(1, 2, 3, 4)))
@@ -93,7 +93,7 @@ def test_of_many_places_two_are_named_and_the_rest_counted() -> None:
         ("score 0.1764304391", "score 0.1764304392", True),
     ],
 )
-def test_numbers_that_only_some_runs_printed_are_shown_unless_they_are_of_the_machine(
+def test_printed_numbers_that_differ_are_shown_unless_they_depend_on_the_machine(
     first: str, second: str, shown: bool, tmp_path: Path
 ) -> None:
     logs = [tmp_path / f"run-{number}.log" for number in (1, 2, 3, 4)]
@@ -103,21 +103,21 @@ def test_numbers_that_only_some_runs_printed_are_shown_unless_they_are_of_the_ma
     assert found == (PrintedDifference((2, 4), first, second) if shown else None)
 
 
-def test_output_that_is_not_there_says_nothing(tmp_path: Path) -> None:
+def test_missing_output_shows_no_difference(tmp_path: Path) -> None:
     (tmp_path / "run-2.log").write_text("1\n")
     assert printed_difference([tmp_path / "run-1.log", tmp_path / "run-2.log"]) is None
     assert printed_difference([tmp_path / "run-1.log"]) is None
 
 
 def read_by_run_2(*files: Path, change: FileChange = FileChange.CREATED, is_copied: bool = True) -> RunSeries:
-    """The runs of a check, of which the second one read files that the first one had changed."""
+    """The runs of a check in which run 2 read files that run 1 had changed."""
     series = RunSeries(CheckRequest(["python"]), cast(Any, None), cast(Any, None), None, first_number=1)
     series.leftovers += [Leftover(str(file), 1, 2, is_copied, change=change) for file in files]
     return series
 
 
 def copied(tmp_path: Path, start: FirstStart | None, intervention: Intervention) -> list[str] | None:
-    """What an experiment finds in the copy that it runs in; None if it runs in the folder itself."""
+    """The files in the copy that an experiment runs in; None if it runs in the folder itself."""
     output = cast(Any, _Output())
     output.path = tmp_path / ".determinism"
     with LaunchedExperiments(
@@ -131,7 +131,7 @@ def copied(tmp_path: Path, start: FirstStart | None, intervention: Intervention)
         return sorted(path.name for path in copy.folder.iterdir())
 
 
-def test_experiments_start_as_run_1_did_where_run_2_read_what_it_had_left(
+def test_experiments_start_like_run_1_if_run_2_read_its_leftovers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -149,7 +149,7 @@ def test_experiments_start_as_run_1_did_where_run_2_read_what_it_had_left(
 @pytest.mark.parametrize(
     "left", [{"change": FileChange.OVERWRITTEN}, {"change": FileChange.UNSEEN}, {"is_copied": False}]
 )
-def test_a_start_that_no_copy_brings_back_is_not_claimed(
+def test_a_start_that_a_copy_cannot_restore_is_not_claimed(
     left: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -161,9 +161,7 @@ def test_a_start_that_no_copy_brings_back_is_not_claimed(
     assert copied(tmp_path, start, Intervention(fresh_copy=True)) == ["last.pt"]
 
 
-def test_a_folder_that_is_too_large_to_be_copied_is_used_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_is_too_large_to_copy_is_used_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "last.pt").write_text("x")
 
@@ -179,7 +177,7 @@ def test_a_folder_that_is_too_large_to_be_copied_is_used_itself(
         copied(tmp_path, start, Intervention(fresh_copy=True))
 
 
-def test_a_verified_fix_says_how_the_runs_started_that_verified_it() -> None:
+def test_a_verified_fix_says_how_its_runs_started() -> None:
     fixes = [
         Fix("seed-missing-torch", "Seed it", verified=True, runs=3),
         Fix("seed-missing-numpy", "Seed that"),

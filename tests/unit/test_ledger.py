@@ -1,4 +1,4 @@
-"""The ledger of a process: rows that survive a kill, and where two ledgers part."""
+"""The ledger of a process: rows that survive a kill, and where two ledgers diverge."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GENERATORS = [digest_text("torch"), digest_text("python")]
 def ledger(
     folder: Path, parameters: Sequence[str], *, generators: Sequence[bytes] = GENERATORS, since: int = 0
 ) -> StoredLedger:
-    """That of a run whose generators have these states from a step on."""
+    """Write the ledger of a run whose generators have these states from step `since` on."""
     folder.mkdir()
     writer = LedgerWriter(folder)
     for step, value in enumerate(parameters):
@@ -44,7 +44,7 @@ def ledger(
     return read_ledger(folder)
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
+def test_a_written_ledger_is_read_back(tmp_path: Path) -> None:
     found = ledger(tmp_path / "a", ["x", "y"])
 
     assert (len(found), found.step(1), found.loss(1)) == (2, 1, 1.0)
@@ -56,7 +56,7 @@ def test_a_step_takes_far_less_than_four_kilobytes() -> None:
     assert ROW_BYTES < 400
 
 
-def test_equal_ledgers_do_not_part(tmp_path: Path) -> None:
+def test_equal_ledgers_do_not_diverge(tmp_path: Path) -> None:
     assert first_parting(ledger(tmp_path / "a", "xyz"), ledger(tmp_path / "b", "xyz")) is None
 
 
@@ -67,7 +67,7 @@ def test_the_first_step_and_its_groups_are_found(tmp_path: Path) -> None:
     assert (parting.step, parting.groups, parting.losses) == (2, ("parameters",), (2.0, 2.0))
 
 
-def test_states_of_generators_alone_do_not_count_and_are_named_where_they_part_with_others(tmp_path: Path) -> None:
+def test_generator_states_alone_do_not_count_but_are_named_if_other_groups_diverge_too(tmp_path: Path) -> None:
     other = [digest_text("torch"), digest_text("another")]
     first, second = ledger(tmp_path / "a", "xyz"), ledger(tmp_path / "b", "xyz", generators=other)
     third = ledger(tmp_path / "c", "xyw", generators=other)
@@ -79,7 +79,7 @@ def test_states_of_generators_alone_do_not_count_and_are_named_where_they_part_w
         assert parting is not None and (parting.step, parting.groups) == (2, groups)
 
 
-def test_a_run_that_ends_earlier_parts_where_it_ends(tmp_path: Path) -> None:
+def test_a_run_that_ends_earlier_diverges_where_it_ends(tmp_path: Path) -> None:
     parting = first_parting(ledger(tmp_path / "a", "xyz"), ledger(tmp_path / "b", "xy"))
 
     assert parting is not None and (parting.step, parting.groups, parting.steps) == (2, (), (3, 2))
@@ -88,7 +88,7 @@ def test_a_run_that_ends_earlier_parts_where_it_ends(tmp_path: Path) -> None:
 def with_some_states(
     folder: Path, *, step_of_change: int | None = None, states: Sequence[int] = (0, 3, 7), state_every: int = 4
 ) -> StoredLedger:
-    """Eight steps, of which some have their parameters, which differ from a step on; gradients are always equal."""
+    """Write eight steps, some with parameters, which differ from `step_of_change` on; gradients are always equal."""
     folder.mkdir()
     writer = LedgerWriter(folder, state_every)
     for step in range(8):
@@ -102,7 +102,7 @@ def with_some_states(
 
 
 @pytest.mark.parametrize(("at", "since"), [(2, 1), (3, 1), (4, 4), (7, 4)])
-def test_what_differs_at_a_step_without_its_digest_is_known_to_be_since_the_last_one(
+def test_a_difference_at_a_step_without_a_digest_is_dated_since_the_last_digest(
     at: int, since: int, tmp_path: Path
 ) -> None:
     parting = first_parting(with_some_states(tmp_path / "a"), with_some_states(tmp_path / "b", step_of_change=at))
@@ -111,13 +111,13 @@ def test_what_differs_at_a_step_without_its_digest_is_known_to_be_since_the_last
     assert (parting.step, parting.since, parting.groups) == (3 if at <= 3 else 7, since, ("parameters",))
 
 
-def test_what_differs_where_it_is_digested_is_of_that_step(tmp_path: Path) -> None:
+def test_a_difference_at_a_digested_step_is_dated_to_that_step(tmp_path: Path) -> None:
     parting = first_parting(with_some_states(tmp_path / "a"), with_some_states(tmp_path / "b", step_of_change=0))
 
     assert parting is not None and (parting.step, parting.since) == (0, 0)
 
 
-def test_a_state_that_one_ledger_has_at_a_step_of_its_own_is_no_difference(tmp_path: Path) -> None:
+def test_a_state_that_only_one_ledger_has_at_a_step_is_not_a_difference(tmp_path: Path) -> None:
     whole = with_some_states(tmp_path / "a")
     resumed = with_some_states(tmp_path / "b", states=(3, 5, 7)).from_step(5)
 
@@ -130,7 +130,7 @@ def test_a_state_that_is_missing_where_it_is_due_is_a_difference(tmp_path: Path)
     assert parting is not None and (parting.step, parting.groups) == (3, ("parameters",))
 
 
-def test_ledgers_with_states_of_other_steps_are_compared_by_what_both_have(tmp_path: Path) -> None:
+def test_ledgers_with_states_at_different_steps_are_compared_at_common_steps(tmp_path: Path) -> None:
     fine = with_some_states(tmp_path / "a", states=range(8), state_every=1)
 
     assert first_parting(fine, with_some_states(tmp_path / "b")) is None
@@ -138,13 +138,13 @@ def test_ledgers_with_states_of_other_steps_are_compared_by_what_both_have(tmp_p
     assert parting is not None and (parting.step, parting.since) == (7, 4)
 
 
-def test_ledgers_are_compared_from_a_step_on(tmp_path: Path) -> None:
+def test_ledgers_are_compared_from_a_given_step_on(tmp_path: Path) -> None:
     first, second = ledger(tmp_path / "a", "axyz"), ledger(tmp_path / "b", "bxyz")
 
     assert first_parting(first.from_step(1), second.from_step(1)) is None
 
 
-def test_of_one_step_the_process_comes_first_in_which_the_earliest_group_parts() -> None:
+def test_within_a_step_the_process_whose_earliest_group_diverges_comes_first() -> None:
     follows = LedgerParting("main.rank-0", 4, ("gradients", "parameters"), (9, 9))
     begins = LedgerParting("main.rank-1", 4, ("loss", "gradients"), (9, 9))
     later = LedgerParting("main.rank-2", 5, ("batches",), (9, 9))
@@ -201,7 +201,7 @@ def test_a_changed_row_is_refused(tmp_path: Path) -> None:
         (b"[]", "ledger-newer"),
     ],
 )
-def test_what_is_no_ledger_is_refused(content: bytes, identifier: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_ledger_is_refused(content: bytes, identifier: str, tmp_path: Path) -> None:
     (tmp_path / LEDGER_FILE).write_bytes(content)
 
     with pytest.raises(TraceError) as caught:
@@ -216,14 +216,14 @@ def test_a_process_without_a_ledger_has_none(tmp_path: Path) -> None:
     assert caught.value.identifier == "ledger-missing"
 
 
-def test_renaming_held_tensors_changes_no_digest_and_the_order_of_batches_does() -> None:
+def test_the_order_of_held_tensors_changes_no_digest_but_the_order_of_batches_does() -> None:
     lines = [value_line("float32 [2]", digest_text("a")), value_line("float32 [2]", digest_text("b"))]
 
     assert group_digest("parameters", lines) == group_digest("parameters", lines[::-1])
     assert group_digest("batches", lines) != group_digest("batches", lines[::-1])
 
 
-def test_a_million_steps_are_compared_without_looking_at_each(tmp_path: Path) -> None:
+def test_a_difference_among_200_000_steps_is_found(tmp_path: Path) -> None:
     first = ledger(tmp_path / "a", ["x"])
     rows = np.repeat(first.rows, 200_000)
     other = rows.copy()

@@ -1,4 +1,4 @@
-"""What is named at once, before any experiment: the line where what differs came from, by the records and the text of the program."""
+"""Likely causes, named before any experiment: the line that a differing value came from, found in the records and the program's text."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def likely(
     environment: Sequence[tuple[str, str, str]] = (),
     **changes: Any,
 ) -> tuple[list[Hypothesis], str]:
-    """What is likely of a program, with so many ranks, that parts at the line marked as used, and that program's text."""
+    """Likely causes for a program that diverges at the line marked as used, with this many ranks, and the program's text."""
     text = textwrap.dedent(text).lstrip("\n")
     file = folder / "train.py"
     file.write_text(text, encoding="utf-8")
@@ -60,7 +60,7 @@ def likely(
 
 
 def named(folder: Path, text: str, kind: Kind = Kind.DATA, **changes: Any) -> tuple[str | None, bool]:
-    """The cause that is likely, and whether its first line is the one that is marked as the origin."""
+    """The likely cause, and whether its first line is the line marked as the origin."""
     found, text = likely(folder, text, kind, **changes)
     if not found:
         return None, False
@@ -344,7 +344,7 @@ ORIGINS = {
 
 
 @pytest.mark.parametrize("name", ORIGINS)
-def test_the_line_upstream_is_named_and_none_where_it_has_a_seed_or_an_order(name: str, tmp_path: Path) -> None:
+def test_the_upstream_line_is_named_unless_it_is_seeded_or_ordered(name: str, tmp_path: Path) -> None:
     text, cause, (before, after) = ORIGINS[name]
     assert named(tmp_path, text) == (cause, True)
     assert before in text
@@ -353,7 +353,7 @@ def test_the_line_upstream_is_named_and_none_where_it_has_a_seed_or_an_order(nam
     assert named(tmp_path / "twin", mended) == (None, False)
 
 
-def test_a_generator_that_nobody_seeds_is_likely_missing_its_seed(tmp_path: Path) -> None:
+def test_an_unseeded_generator_is_likely_missing_its_seed(tmp_path: Path) -> None:
     text = """
     import torch
     layer = torch.nn.Linear(2, 2)  # used # origin
@@ -378,7 +378,7 @@ def test_a_generator_that_nobody_seeds_is_likely_missing_its_seed(tmp_path: Path
         ("hash(name) % 2**31", "hash-value", {"hash"}),
     ],
 )
-def test_a_seed_that_goes_through_functions_is_named_where_it_is_made(
+def test_a_seed_passed_through_functions_is_traced_to_its_origin(
     made: str, cause: str, sources: set[str], tmp_path: Path
 ) -> None:
     text = f"""
@@ -400,7 +400,7 @@ def test_a_seed_that_goes_through_functions_is_named_where_it_is_made(
 
 
 @pytest.mark.parametrize(("ranks", "is_warned"), [(0, False), (1, False), (2, True)])
-def test_a_constant_seed_is_offered_with_a_word_on_ranks_that_would_share_it(
+def test_a_constant_seed_comes_with_a_warning_if_ranks_would_share_it(
     ranks: int, is_warned: bool, tmp_path: Path
 ) -> None:
     text = "import os, torch\ntorch.manual_seed(os.getpid())  # origin\nlayer = torch.nn.Linear(2, 2)  # used\n"
@@ -409,7 +409,7 @@ def test_a_constant_seed_is_offered_with_a_word_on_ranks_that_would_share_it(
     assert ("2 ranks may run this line" in fix.title) == is_warned
 
 
-def test_hashes_that_are_fixed_from_outside_are_not_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hash_order_is_not_blamed_if_the_hash_seed_is_fixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = ORIGINS["set-of-words"][0]
     monkeypatch.setenv("PYTHONHASHSEED", "0")
     assert named(tmp_path, text) == (None, False)
@@ -417,7 +417,7 @@ def test_hashes_that_are_fixed_from_outside_are_not_blamed(tmp_path: Path, monke
     assert named(tmp_path, text) == ("hash-order", True)
 
 
-def test_a_condition_matters_where_the_runs_took_other_ways(tmp_path: Path) -> None:
+def test_a_condition_matters_if_the_runs_took_different_branches(tmp_path: Path) -> None:
     text = """
     import random
     if random.random() < 0.5:  # origin
@@ -427,7 +427,7 @@ def test_a_condition_matters_where_the_runs_took_other_ways(tmp_path: Path) -> N
     assert named(tmp_path, text, Kind.DATA) == (None, False)
 
 
-def test_what_is_computed_instead_of_what_came_too_late_depends_on_the_time_limit(tmp_path: Path) -> None:
+def test_a_fallback_after_a_timeout_depends_on_the_time_limit(tmp_path: Path) -> None:
     text = """
     from concurrent.futures import TimeoutError
     for batch in batches:
@@ -440,12 +440,12 @@ def test_what_is_computed_instead_of_what_came_too_late_depends_on_the_time_limi
     for number, (before, after) in enumerate(((("timeout=0.01"), ""), ("except TimeoutError", "except ValueError"))):
         (tmp_path / str(number)).mkdir()
         assert named(tmp_path / str(number), text.replace(before, after), Kind.STRUCTURE) == (None, False)
-    # A value that came in time is no matter of the limit.
+    # A value that arrived in time does not depend on the limit.
     used = text.replace("  # used", "").replace("  # origin", "  # used")
     assert named(tmp_path, used, Kind.DATA) == (None, False)
 
 
-def test_what_the_kind_says_by_itself_is_likely_at_once(tmp_path: Path) -> None:
+def test_a_kind_that_implies_a_cause_makes_it_likely(tmp_path: Path) -> None:
     text = "x = torch.empty(3)  # used # origin\n"
     place = Frame(str(tmp_path / "train.py"), 1, "f", "x = torch.empty(3)")
     found = named(tmp_path, text, Kind.UNINITIALIZED, allocated_at=place)
@@ -453,17 +453,17 @@ def test_what_the_kind_says_by_itself_is_likely_at_once(tmp_path: Path) -> None:
     assert named(tmp_path, text, Kind.MUTATION, thread="saver") == ("thread-race", True)
     assert named(tmp_path, text, Kind.MUTATION) == ("changed-behind", True)
     assert named(tmp_path, text, Kind.MUTATION, shares_memory=True) == ("process-race", True)
-    # The main thread read what another one was writing.
+    # The main thread read a tensor that another thread was writing.
     assert named(tmp_path, text, Kind.MUTATION, racy=["threads"]) == ("thread-race", True)
     assert named(tmp_path, text, Kind.OP) == (None, False)
 
 
 @pytest.mark.parametrize("text", ["x = torch.tensor(y)  # used\ndef broken(:\n", "x = torch.tensor(y)  # used\n"])
-def test_a_text_that_cannot_be_read_or_says_nothing_names_nothing(text: str, tmp_path: Path) -> None:
+def test_an_unparsable_or_uninformative_program_has_no_likely_cause(text: str, tmp_path: Path) -> None:
     assert named(tmp_path, text) == (None, False)
 
 
-def test_runs_that_had_other_surroundings_or_files_say_nothing_of_the_program(tmp_path: Path) -> None:
+def test_no_line_is_likely_if_the_environments_differ(tmp_path: Path) -> None:
     text, _, _ = ORIGINS["numpy-global"]
     found, _ = likely(tmp_path, text)
     assert found
@@ -501,12 +501,12 @@ IN_TEXT = {
     "completion-order",
     "uninitialized-array",
 }
-"""Sources that a call in the text shows by itself; of generators it has to be known whether they are seeded."""
+"""Sources that a call in the text reveals by itself; for generators, it must be known whether they are seeded."""
 SHOWN_AS = {"builtins.": "", "concurrent.futures._base.": "concurrent.futures.", "asyncio.tasks.": "asyncio."}
 BY_ARGUMENTS = {"concurrent.futures.wait", "asyncio.wait"}
 
 
-def test_what_the_text_shows_is_what_is_noted_while_a_program_runs() -> None:
+def test_calls_known_from_the_text_are_those_that_probes_note() -> None:
     noted = {}
     for one in FUNCTIONS:
         name = f"{one.module}.{one.name}"
@@ -518,7 +518,7 @@ def test_what_the_text_shows_is_what_is_noted_while_a_program_runs() -> None:
     assert {name: source for name, source in noted.items() if name not in BY_ARGUMENTS} == CALLS
 
 
-def test_files_that_the_program_imports_are_read_although_nothing_in_them_was_recorded(tmp_path: Path) -> None:
+def test_imported_files_are_read_even_if_nothing_in_them_was_recorded(tmp_path: Path) -> None:
     package = tmp_path / "data"
     package.mkdir()
     (package / "__init__.py").write_text("from .splits import split\n")
@@ -531,11 +531,11 @@ def test_files_that_the_program_imports_are_read_although_nothing_in_them_was_re
     assert [(one.cause, one.sites[0].file, one.sites[0].line) for one in found] == [
         ("seed-missing-numpy", str(package / "splits.py"), 3)
     ]
-    # A framework may lie beside the program.
+    # A framework may be in the same folder as the program.
     package.rename(tmp_path / "torch")
     assert likely(tmp_path, program.replace("data", "torch"))[0] == []
     (tmp_path / "torch").rename(package)
-    # What changed after the run is not what ran.
+    # A file that changed after the run is not the file that ran.
     os.utime(package / "splits.py", (4_000_000_000, 4_000_000_000))
     assert likely(tmp_path, program)[0] == []
 
@@ -550,7 +550,7 @@ def test_files_that_the_program_imports_are_read_although_nothing_in_them_was_re
         ("numpy.random.default_rng(list(folder.encode())).normal()", "entropy"),
     ],
 )
-def test_the_name_of_a_temporary_file_decides_nothing_of_what_the_file_holds(
+def test_the_name_of_a_temporary_file_does_not_affect_its_contents(
     use: str, cause: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONHASHSEED", "0")
@@ -573,7 +573,7 @@ def test_the_name_of_a_temporary_file_decides_nothing_of_what_the_file_holds(
         ("subprocess.check_output(['date'])", None),
     ],
 )
-def test_an_answer_is_likely_the_cause_where_the_text_asks_for_one_at_random(
+def test_a_query_or_command_with_a_random_result_is_likely_the_cause(
     asked: str, cause: str | None, tmp_path: Path
 ) -> None:
     text = f"""
@@ -588,7 +588,7 @@ def test_an_answer_is_likely_the_cause_where_the_text_asks_for_one_at_random(
 
 
 @pytest.mark.parametrize(("number", "is_named"), [("1 + int(load) % 2", True), ("2", False)])
-def test_a_number_of_threads_that_the_program_chooses_anew_in_each_run_is_named_where_it_comes_from(
+def test_a_thread_count_that_varies_between_runs_is_traced_to_its_source(
     number: str, is_named: bool, tmp_path: Path
 ) -> None:
     text = f"import os\nload = os.getloadavg()[0]  # origin\ntorch.set_num_threads({number})\nx = a @ b  # used\n"
@@ -599,7 +599,7 @@ def test_a_number_of_threads_that_the_program_chooses_anew_in_each_run_is_named_
 @pytest.mark.parametrize(
     ("racy", "op", "is_named"), [(["threads"], STEP_OP, True), ([], STEP_OP, False), (["threads"], "aten::add", False)]
 )
-def test_what_a_thread_wrote_into_what_main_holds_is_a_race_at_the_line_of_the_thread(
+def test_a_thread_that_writes_to_state_of_the_main_thread_is_a_race_at_its_line(
     racy: list[str], op: str, is_named: bool, tmp_path: Path
 ) -> None:
     file = tmp_path / "train.py"

@@ -1,4 +1,4 @@
-"""What lint finds, what it leaves alone, and how it is used."""
+"""Test what lint reports, what it does not report, and its command line."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def rules_in(text: str, device: str | None = None) -> list[str]:
 
 
 @pytest.mark.parametrize("name", list(rules()))
-def test_a_rule_fires_on_its_bad_program_alone(name: str) -> None:
+def test_a_rule_fires_on_its_bad_program_only(name: str) -> None:
     rule = rules()[name]
     assert name in rules_in(rule.bad, rule.device)
     assert rules_in(rule.good, rule.device) == []
 
 
-def test_a_cause_has_the_words_of_check() -> None:
+def test_lint_and_check_give_a_cause_the_same_title() -> None:
     shared = rules().keys() & causes().keys()
     assert len(shared) > 15
     assert all(rules()[name].title == causes()[name].title for name in shared)
@@ -43,14 +43,14 @@ def test_the_pages_of_rules_and_causes_are_current() -> None:
     assert stored == lint_rules_page.pages(), "make docs"
 
 
-def test_every_rule_and_cause_has_a_page_that_causes_link_to() -> None:
+def test_every_rule_and_cause_has_a_page_and_causes_are_linked() -> None:
     listed = (lint_rules_page.DOCS / "causes.md").read_text(encoding="utf-8")
     assert set(explained()) == rules().keys() | causes().keys()
     assert all(f"| [`{name}`](cause/{name}.md) |" in listed for name in causes())
     assert all(f"```python\n{rule.bad.strip()}\n```" in explanation(name) for name, rule in rules().items())
 
 
-def test_a_rule_is_explained_by_its_page() -> None:
+def test_explain_prints_the_page_of_a_rule() -> None:
     status, output = run("--explain", "hash-order")
     assert status == 0 and output == explanation("hash-order") and causes()["hash-order"].why in output
     assert run("--explain", "queue-order")[0] == 0, "a cause that only check sees"
@@ -59,7 +59,7 @@ def test_a_rule_is_explained_by_its_page() -> None:
     assert run()[0] == 2
 
 
-def test_what_settings_and_checkpoints_are_is_listed_once() -> None:
+def test_settings_and_checkpoint_parts_are_described_in_one_place() -> None:
     effects = {**effects_of("torch"), **effects_of("tensorflow")}
     named = [name for rule in rules().values() for name in rule.settings]
     assert len(named) > 3 and set(named) <= effects.keys()
@@ -118,7 +118,7 @@ def lacking(saved: str) -> str:
     return "; ".join(one.message.partition(", so")[0] for one in found if one.rule == "checkpoint-incomplete")
 
 
-def test_what_a_checkpoint_holds_is_known_by_the_variables_that_are_saved() -> None:
+def test_checkpoint_contents_are_derived_from_the_saved_variables() -> None:
     whole = '"m": model.state_dict(), "o": opt.state_dict(), "s": sched.state_dict(), "epoch": epoch, "r": torch.get_rng_state()'
     assert lacking(f"{{{whole}}}") == ""
     assert "the state of the optimizer" in lacking(f"{{{whole.replace('opt.', 'other.')}}}")
@@ -127,7 +127,7 @@ def test_what_a_checkpoint_holds_is_known_by_the_variables_that_are_saved() -> N
     )
 
 
-def test_weights_that_the_program_takes_up_again_are_a_checkpoint() -> None:
+def test_weights_that_the_program_reloads_are_a_checkpoint() -> None:
     assert "a number that the program keeps itself" in lacking('{"model": model.state_dict()}')
     exported = RESUMES.replace('SAVED, "last.pt"', '{"model": model.state_dict()}, "weights.pt"')
     assert "checkpoint-incomplete" not in rules_in(exported)
@@ -140,7 +140,7 @@ def test_weights_that_the_program_takes_up_again_are_a_checkpoint() -> None:
         ("x[rows > 3] = y", False), ("x[order] = y", False), ("x[1:] = y", False),
     ],
 )  # fmt: skip
-def test_elements_that_are_written_at_computed_numbers_may_be_written_twice(statement: str, is_named: bool) -> None:
+def test_writes_at_computed_indices_may_collide(statement: str, is_named: bool) -> None:
     text = f"import torch\n\ndef f(x, y, rows, order):\n    {statement}\n"
     assert rules_in(text, "cpu") == ["nondeterministic-op"] * is_named
 
@@ -157,12 +157,12 @@ def test_elements_that_are_written_at_computed_numbers_may_be_written_twice(stat
         ("cross_entropy(x, y)", False),
     ],
 )
-def test_an_op_is_named_where_its_arguments_allow_that_it_varies(call: str, is_named: bool) -> None:
+def test_an_op_is_reported_if_its_arguments_allow_variation(call: str, is_named: bool) -> None:
     text = f"import torch.nn.functional as F\n\ndef f(x, y, mode):\n    return F.{call}\n"
     assert rules_in(text, "cuda") == ["nondeterministic-op"] * is_named
 
 
-def test_what_the_call_does_not_show_is_said_as_a_condition() -> None:
+def test_details_missing_from_the_call_are_stated_as_a_condition() -> None:
     text = "import torch\nfrom torch import nn\nnet = nn.Conv2d(3, 9, 1)\n\ndef f(x, y):\n    return nn.functional.cross_entropy(net(x), y)\n"
     (found,) = [one for one in lint_text(Source("p.py", text), "cuda") if "cross_entropy" in one.message]
     assert "on cuda if this holds: class indices as targets, input of four dimensions" in found.message
@@ -170,7 +170,7 @@ def test_what_the_call_does_not_show_is_said_as_a_condition() -> None:
     assert not any("cross_entropy" in one.message for one in with_classes)
 
 
-def test_ops_are_looked_up_for_the_version_that_is_named() -> None:
+def test_ops_are_looked_up_for_the_given_version() -> None:
     text = Source("p.py", "import torch\ntorch.cumsum(x, 0)\n")
     assert [one.rule for one in lint_text(text, "cuda", (("torch", "2.6"),))] == ["nondeterministic-op"]
     early = {version: len(lint_text(text, "cuda", (("torch", version),))) for version in ("1.4", "2.6")}
@@ -178,14 +178,14 @@ def test_ops_are_looked_up_for_the_version_that_is_named() -> None:
     assert rules_in("import torch\ntorch.cumsum(x, 0)\n") == []
 
 
-def test_a_scatter_of_jax_is_named_on_a_gpu() -> None:
+def test_a_jax_scatter_is_reported_on_a_gpu() -> None:
     text = "import jax\n\ndef f(x, i, y):\n    return x.at[i].add(y)\n"
     (found,) = lint_text(Source("p.py", text), "gpu")
     assert "x.at[i].add, where an index occurs twice, varies from run to run on gpu" in found.message
     assert rules_in(text.replace(".add(", ".set("), "gpu") == rules_in(text, "cpu") == []
 
 
-def test_versions_are_checked(tmp_path: Path) -> None:
+def test_the_version_option_is_validated(tmp_path: Path) -> None:
     file = tmp_path / "p.py"
     file.write_text("x = 1\n")
     for words in (
@@ -209,7 +209,7 @@ def test_versions_are_checked(tmp_path: Path) -> None:
         "import jax\nkey = jax.random.key(0)\nx = jax.random.normal(key)\nkey = jax.random.key(1)\ny = jax.random.normal(key)\n",
     ],
 )
-def test_keys_that_are_used_once_are_no_finding(text: str) -> None:
+def test_keys_that_are_used_once_are_not_reported(text: str) -> None:
     assert rules_in(text) == []
 
 
@@ -223,7 +223,7 @@ def test_keys_that_are_used_once_are_no_finding(text: str) -> None:
         "import jax\n\ndef draw(key, how):\n    if how:\n        print(jax.random.normal(key))\n    return jax.random.uniform(key)\n",
     ],
 )
-def test_a_key_that_is_used_again_is_one(text: str) -> None:
+def test_a_reused_key_is_reported(text: str) -> None:
     assert rules_in(text) == ["key-reused"]
 
 
@@ -246,7 +246,7 @@ def loader(images):
 """
 
 
-def test_workers_that_get_a_copy_of_a_generator_draw_alike() -> None:
+def test_workers_with_copies_of_one_generator_are_reported() -> None:
     assert rules_in(DATA_SET) == ["workers-alike"]
     assert rules_in(DATA_SET.replace("num_workers=2", "num_workers=0")) == []
     assert rules_in(DATA_SET.replace("num_workers=2", "num_workers=2, worker_init_fn=begin")) == []
@@ -263,7 +263,7 @@ def test_workers_that_get_a_copy_of_a_generator_draw_alike() -> None:
         ("int(worker)", False),
     ],
 )
-def test_the_seed_of_a_worker_has_to_depend_on_the_worker(seed: str, is_alike: bool) -> None:
+def test_the_seed_of_a_worker_must_depend_on_the_worker(seed: str, is_alike: bool) -> None:
     text = (
         f"import random, torch\nfrom torch.utils.data import DataLoader\nSEED = 3\n\ndef begin(worker):\n    random.seed({seed})\n\n"
         "def loader(data):\n    return DataLoader(data, worker_init_fn=begin)\n"
@@ -292,7 +292,7 @@ def test_the_seed_of_a_worker_has_to_depend_on_the_worker(seed: str, is_alike: b
         ("from torch.distributed import recv\n\ndef f(x):\n    recv(x, 1)\n", []),
     ],
 )  # fmt: skip
-def test_what_timing_or_a_framework_decides(text: str, rules_found: list[str]) -> None:
+def test_results_that_depend_on_timing_or_a_framework_are_reported(text: str, rules_found: list[str]) -> None:
     assert rules_in(text) == rules_found
 
 
@@ -315,7 +315,7 @@ SEEDINGS = {
 @pytest.mark.parametrize(
     "end", ["model.fit(x)", "history = model.fit(x)", "torch.save(x, 'x')", "with open('x') as file:\n    file.save(x)"]
 )
-def test_what_draws_is_known_in_each_library_and_however_a_program_ends(text: str, library: str, end: str) -> None:
+def test_draws_are_recognized_in_each_library_however_the_program_ends(text: str, library: str, end: str) -> None:
     assert rules_in(f"{text}{end}\n") == [f"seed-missing-{library}"]
     imports, _, rest = text.partition("\n")
     assert rules_in(f"{imports}\nimport numpy, keras\n{SEEDINGS[library]}\n{rest}{end}\n") == []
@@ -334,7 +334,7 @@ def test_what_draws_is_known_in_each_library_and_however_a_program_ends(text: st
         "import torch\n\ndef register(layer):\n    return layer\n\nLAYER = register(torch.nn.Linear(1, 1))\n",
     ],
 )
-def test_what_is_given_a_seed_or_is_no_program_is_no_missing_seed(text: str) -> None:
+def test_seeded_draws_and_library_modules_are_not_a_missing_seed(text: str) -> None:
     assert rules_in(text) == []
 
 
@@ -342,7 +342,7 @@ def test_what_is_given_a_seed_or_is_no_program_is_no_missing_seed(text: str) -> 
     ("seeds", "found"),
     [("torch.manual_seed", []), ("numpy.random.seed", ["seed-missing-torch"]), ("print", ["seed-missing-torch"])],
 )
-def test_a_module_beside_the_program_may_seed_for_it(seeds: str, found: list[str], tmp_path: Path) -> None:
+def test_a_module_next_to_the_program_may_seed_it(seeds: str, found: list[str], tmp_path: Path) -> None:
     (tmp_path / "training").mkdir()
     helper = f"import numpy, torch\n\ndef start(seed):\n    for one in ({seeds},):\n        one(seed)\n"
     (tmp_path / "training" / "beginning.py").write_text(helper)
@@ -354,19 +354,19 @@ def test_a_module_beside_the_program_may_seed_for_it(seeds: str, found: list[str
     assert [one.rule for one in lint_text(Source(str(program), program.read_text()))] == found
 
 
-def test_the_seed_of_gpus_leaves_the_generator_of_the_cpu_without_one() -> None:
+def test_seeding_the_gpus_does_not_seed_the_cpu_generator() -> None:
     text = "import torch\ntorch.cuda.manual_seed_all(0)\nx = torch.randn(3DEVICE)\nprint(x)\nmodel.fit(x)\n"
     assert rules_in(text.replace("DEVICE", "")) == ["seed-missing-torch"]
     assert rules_in(text.replace("DEVICE", ", device='cuda'")) == []
 
 
-def test_programs_that_only_look_as_if_they_differed_have_no_finding() -> None:
+def test_programs_that_only_look_nondeterministic_have_no_findings() -> None:
     found = lint(LintRequest((str(PROGRAMS / "controls"),)))
     assert found.files > 10
     assert found.findings == ()
 
 
-def test_in_the_examples_just_what_makes_them_differ_is_found() -> None:
+def test_only_the_causes_of_differences_are_found_in_the_examples() -> None:
     examples = PROGRAMS.parents[3] / "examples"
     found = {
         (Path(one.file).relative_to(examples).as_posix(), one.rule)
@@ -390,7 +390,7 @@ def test_in_the_examples_just_what_makes_them_differ_is_found() -> None:
         ("memory/padded_batch", "uninitialized-memory"), ("clock/time_budget", "clock"), ("seeding/environment", "generator-unseeded"),
     ],
 )  # fmt: skip
-def test_a_cause_is_named_before_anything_runs(program: str, rule: str) -> None:
+def test_a_cause_is_found_without_running_the_program(program: str, rule: str) -> None:
     assert rule in rules_in((PROGRAMS / f"{program}.py").read_text())
 
 
@@ -456,7 +456,7 @@ def test_a_cause_is_named_before_anything_runs(program: str, rule: str) -> None:
         "import torch\nTABLE = {}\nfor name in ('a', 'b'):\n    TABLE[name] = len(name)\n\ndef layer():\n    return torch.nn.Linear(1, 1)\n",
     ],
 )
-def test_what_cannot_change_a_result_is_no_finding(text: str) -> None:
+def test_code_that_cannot_change_a_result_is_not_reported(text: str) -> None:
     assert rules_in(text) == []
 
 
@@ -492,11 +492,11 @@ def test_what_cannot_change_a_result_is_no_finding(text: str) -> None:
         ("def f(path):\n    with open(path) as out:\n        for word in {'a', 'b'}:\n            out.write(word)\n", "hash-order"),
     ],
 )  # fmt: skip
-def test_what_looks_like_it_and_can_change_a_result_is_one(text: str, rule: str) -> None:
+def test_similar_code_that_can_change_a_result_is_reported(text: str, rule: str) -> None:
     assert rules_in(text) == [rule]
 
 
-def test_a_suppression_hides_its_rule_and_an_idle_one_is_reported() -> None:
+def test_a_suppression_hides_its_rule_and_an_unused_one_is_reported() -> None:
     line = "names = list({'a', 'b'})[0]"
     assert rules_in(line) == ["hash-order"]
     assert rules_in(f"{line}  # determinism: ignore[hash-order]") == []
@@ -504,14 +504,14 @@ def test_a_suppression_hides_its_rule_and_an_idle_one_is_reported() -> None:
     assert rules_in(f"{line}  # determinism: ignore[clock]") == ["hash-order", "unused-ignore"]
 
 
-def test_a_suppression_holds_for_all_lines_of_its_statement() -> None:
+def test_a_suppression_applies_to_all_lines_of_its_statement() -> None:
     ignore = "# determinism: ignore[hash-order]"
     assert rules_in(f"names = list(  {ignore}\n    {{'a', 'b'}}\n)[0]\n") == []
     assert rules_in(f"names = list(\n    {{'a', 'b'}}\n)[0]  {ignore}\n") == []
     assert rules_in(f"def f():  {ignore}\n    return list({{'a', 'b'}})[0]\n") == ["unused-ignore", "hash-order"]
 
 
-def test_a_file_that_cannot_be_parsed_is_one_finding_and_not_the_end(tmp_path: Path) -> None:
+def test_an_unparsable_file_is_a_finding_and_does_not_stop_lint(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("def f(:\n")
     (tmp_path / "bytes.py").write_bytes(b"x = '\xff'\n")
     (tmp_path / "other.py").write_text("x = list({'a', 'b'})[0]\n")
@@ -544,7 +544,7 @@ class Lookup(nn.Module):
         "def look_up(self, levels):\n        rows = torch.tensor(levels)\n        return self.table[rows]",
     ],
 )
-def test_a_parameter_that_a_tensor_indexes_is_named(method: str) -> None:
+def test_a_parameter_indexed_by_a_tensor_is_reported(method: str) -> None:
     text = LOOKUP.format(method=method)
     (found,) = lint_text(Source("program.py", text), "cpu")
     assert found.rule == "nondeterministic-op" and "The gradient of self.table" in found.message
@@ -562,11 +562,11 @@ def test_a_parameter_that_a_tensor_indexes_is_named(method: str) -> None:
         "def forward(self, levels): return [self.table[row] for row in range(17)]",
     ],
 )
-def test_other_indexing_is_not_accused(method: str) -> None:
+def test_other_indexing_is_not_reported(method: str) -> None:
     assert rules_in(LOOKUP.format(method=method), "cpu") == []
 
 
-def test_the_example_is_linted_to_the_line_that_varies() -> None:
+def test_lint_finds_the_line_that_varies_in_the_example() -> None:
     example = Path(__file__).parents[2] / "examples" / "digits" / "train.py"
     text = example.read_text(encoding="utf-8")
     (found,) = lint_text(Source("train.py", text), "cpu")
@@ -585,7 +585,7 @@ def test_a_finding_in_a_notebook_has_its_cell_and_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("last", "severity"), [("assert b.shape == (9,)", "MAY_DIFFER"), ("return b", "DIFFERS")])
-def test_a_draw_before_the_seed_may_differ_only_where_a_function_keeps_it_to_itself(
+def test_a_draw_before_the_seed_may_differ_if_it_stays_within_a_function(
     last: str, severity: str, tmp_path: Path
 ) -> None:
     text = f"import torch\n\ndef tried():\n    a = torch.rand(3, 3)\n    b = a.flatten()\n    {last}\n\ntried()\ntorch.manual_seed(0)\nx = torch.rand(3, requires_grad=True)\nx.sum().backward()\n"
@@ -594,7 +594,7 @@ def test_a_draw_before_the_seed_may_differ_only_where_a_function_keeps_it_to_its
     assert (found.rule, found.severity.name) == ("seed-too-late", severity)
 
 
-def test_a_message_on_a_notebook_names_another_line_by_its_cell(tmp_path: Path) -> None:
+def test_a_message_about_a_notebook_identifies_lines_by_cell(tmp_path: Path) -> None:
     cells = [
         {"cell_type": "code", "source": "import torch"},
         {"cell_type": "code", "source": "print(1)\nx = torch.rand(3)"},
@@ -624,7 +624,7 @@ def test_exit_statuses_are_those_of_linters(tmp_path: Path) -> None:
     assert run(str(bad), "--select", "hash-orders")[0] == 2
 
 
-def test_a_fix_is_shown_first_and_then_written(tmp_path: Path) -> None:
+def test_diff_shows_a_fix_and_fix_writes_it(tmp_path: Path) -> None:
     file = tmp_path / "program.py"
     text = "ä = list({'ä', 'b'})[0]\n"
     file.write_text(text)
@@ -653,7 +653,7 @@ def test_a_fix_is_shown_first_and_then_written(tmp_path: Path) -> None:
     ],
 )
 def test_a_fix_changes_an_order_or_a_seed_and_nothing_else(line: str, fixed: str | None, tmp_path: Path) -> None:
-    """A list in the place of an iterator would end the program; a seed in a function would make all its draws alike."""
+    """A list in place of an iterator would crash the program; a seed in a function would make all its draws equal."""
     file = tmp_path / "program.py"
     file.write_text(f"import os\nimport numpy as np\nfrom pathlib import Path\nrows = []\n{line}\n")
     _, output = run("--diff", str(file))
@@ -677,7 +677,7 @@ def test_findings_are_written_as_json_and_sarif(tmp_path: Path) -> None:
     assert result["locations"][0]["physicalLocation"]["region"]["startColumn"] == found["column"] == 17
 
 
-def test_pages_have_an_address_where_the_package_names_its_documentation(
+def test_pages_have_an_address_if_the_package_names_its_documentation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     named = Message()
@@ -691,7 +691,7 @@ def test_pages_have_an_address_where_the_package_names_its_documentation(
     assert rule["helpUri"] == found["help_uri"] == "https://example.org/docs/cause/hash-order"
 
 
-def test_many_files_are_read_by_processes_with_the_same_result(tmp_path: Path) -> None:
+def test_many_files_give_the_same_result_in_parallel(tmp_path: Path) -> None:
     for number in range(45):
         (tmp_path / f"p{number}.py").write_text("x = list({'a', 'b'})[0]\n")
     request = LintRequest((str(tmp_path),))
@@ -720,7 +720,7 @@ m.fit(x)
         ("seed_everything(0); tf.random.set_seed(0)", "Dense(8)", False),
     ],
 )
-def test_the_seed_of_tensorflow_does_not_reach_what_keras_draws(seed: str, layer: str, is_named: bool) -> None:
+def test_the_tensorflow_seed_does_not_cover_keras_draws(seed: str, layer: str, is_named: bool) -> None:
     text = KERAS.replace("SEED", seed).replace("LAYER", layer)
     assert rules_in(text) == ["seed-missing-python"] * is_named
 
@@ -732,7 +732,7 @@ def test_the_seed_of_tensorflow_does_not_reach_what_keras_draws(seed: str, layer
         ("import tensorflow as tf\nmodel.fit(tf.random.normal((3,)))\n", "TensorFlow"),
     ],
 )
-def test_who_draws_is_the_library_that_the_program_calls(text: str, title: str) -> None:
+def test_the_message_names_the_library_that_the_program_calls(text: str, title: str) -> None:
     (finding,) = lint_text(Source("program.py", text))
     assert finding.message.startswith(f"{title} draws here")
 
@@ -762,7 +762,7 @@ def test_every_way_to_seed_tensorflow_seeds_it_and_nothing_else(imported: str, s
         ("done = queue.get()", False),
     ],
 )  # fmt: skip
-def test_a_loop_until_a_time_is_one_if_it_trains(body: str, is_named: bool) -> None:
+def test_a_loop_with_a_time_limit_is_reported_if_it_trains(body: str, is_named: bool) -> None:
     for begin, condition in (
         ("end = time.time() + 9", "time.time() < end"),
         ("t = time.perf_counter()", "time.perf_counter() - t < 9"),
@@ -770,7 +770,7 @@ def test_a_loop_until_a_time_is_one_if_it_trains(body: str, is_named: bool) -> N
         assert rules_in(f"import time, jax\n{begin}\nwhile {condition}:\n    {body}\n") == ["clock"] * is_named
 
 
-def test_a_comparison_that_is_given_back_is_followed_over_three_names_to_the_clock() -> None:
+def test_a_returned_comparison_is_traced_through_three_names_to_the_clock() -> None:
     text = (
         "import time, torch\ndef is_over(t):\n    a = time.time() - t\n    b = a + 1\n    c = b + 1\n    return c > 9\n"
     )
@@ -787,7 +787,7 @@ def test_a_comparison_that_is_given_back_is_followed_over_three_names_to_the_clo
         ("rows[f.result()[0]] = f.result()[1]", False), ("n += len(f.result())", False), ("print(f.result())", False),
     ],
 )  # fmt: skip
-def test_results_that_are_added_up_as_they_become_ready_are_named(body: str, is_named: bool) -> None:
+def test_results_summed_in_completion_order_are_reported(body: str, is_named: bool) -> None:
     text = f"import numpy\nfrom concurrent.futures import as_completed\nfor f in as_completed(jobs):\n    {body}\n"
     assert rules_in(text) == ["completion-order"] * is_named
 
@@ -803,7 +803,7 @@ def test_results_that_are_added_up_as_they_become_ready_are_named(body: str, is_
         ("row.sum() / 3", True),
     ],
 )
-def test_what_several_threads_add_up_is_named_unless_it_counts(added: str, is_named: bool) -> None:
+def test_a_sum_across_threads_is_reported_unless_it_counts(added: str, is_named: bool) -> None:
     text = (
         "import threading, numpy\nlock = threading.Lock()\ntotal = 0\ndef work(rows):\n    global total\n"
         f"    for row in rows:\n        part = row.mean()\n        with lock:\n            total += {added}\n"
@@ -813,7 +813,7 @@ def test_what_several_threads_add_up_is_named_unless_it_counts(added: str, is_na
     assert rules_in(text.replace("for rows in numpy", "if rows := numpy")) == []
 
 
-def test_a_sum_over_what_becomes_ready_is_named_unless_it_counts() -> None:
+def test_a_sum_in_completion_order_is_reported_unless_it_counts() -> None:
     text = "import numpy\nfrom concurrent.futures import as_completed\nx = sum({} for f in as_completed(jobs))\n"
     assert rules_in(text.format("f.result()")) == ["completion-order"]
     assert rules_in(text.format("1")) == rules_in(text.format("len(f.result())")) == []
@@ -848,12 +848,12 @@ first = d.words[0]
         ("self.index.setdefault(word)", False),
     ],
 )
-def test_a_set_whose_elements_a_method_of_the_file_numbers_is_named(method: str, is_named: bool) -> None:
+def test_a_set_whose_elements_a_method_numbers_is_reported(method: str, is_named: bool) -> None:
     assert rules_in(DICTIONARY.replace("METHOD", method)) == ["hash-order"] * is_named
     assert rules_in("d = set()\nfor w in {'a', 'b'}:\n    d.add(w)\n") == []
 
 
-def test_of_a_chain_over_several_lines_the_line_of_its_link_is_named() -> None:
+def test_a_finding_in_a_multiline_chain_is_on_the_line_of_its_call() -> None:
     text = "import tensorflow as tf\nds = (\n    tf.data.Dataset.range(9)\n    .batch(2)\n    .map(f, num_parallel_calls=2, deterministic=False)\n)\n"
     (found,) = lint_text(Source("p.py", text))
     assert (found.rule, found.line, found.column) == ("pipeline-order", 5, 6)
@@ -916,7 +916,7 @@ print(model(torch.ones(2)).sum().item())
         ("import torch\nname = f\"cache-{hash('a') % 4}.pkl\"\nprint(torch.ones(2))\n", False),
     ],
 )
-def test_what_need_not_matter_is_said_to_be_possible_only(text: str, is_certain: bool) -> None:
+def test_a_difference_that_need_not_matter_is_reported_as_possible(text: str, is_certain: bool) -> None:
     (finding,) = lint_text(Source("program.py", text), None)
     assert finding.severity == ("differs" if is_certain else "may differ")
     assert ("may differ" in finding.message) is not is_certain
@@ -954,7 +954,7 @@ print(model(torch.ones(2)).sum())
         ("pass", "model.values.fill_(1.0)", False),
     ],
 )
-def test_a_buffer_that_nothing_writes(written: str, loaded: str, is_named: bool) -> None:
+def test_a_buffer_that_is_never_written_is_reported(written: str, loaded: str, is_named: bool) -> None:
     assert rules_in(BUFFERED.format(written, loaded)) == ["uninitialized-memory"] * is_named
     library = BUFFERED.format(written, loaded).partition("torch.manual_seed")[0]
     assert rules_in(library) == [], "another file may load it"
@@ -983,7 +983,7 @@ model(flip(torch.ones(2))).sum().backward()
 """
 
 
-def test_a_function_that_is_called_as_if_it_seeded_all_seeds_what_is_in_it() -> None:
+def test_a_seeding_function_of_the_file_is_judged_by_its_body() -> None:
     assert rules_in(OWN_SEEDING.format("pass")) == ["seed-missing-python"]
     assert rules_in(OWN_SEEDING.format("random.seed(seed)")) == []
     elsewhere = OWN_SEEDING.replace("def seed_everything", "from helpers import seed_everything\ndef other").format(
@@ -1013,7 +1013,7 @@ print(torch.tensor([len(word) for word, _ in counts.{}]))
         ("set()", "set(document.split())", "most_common(2)", False),
     ],
 )
-def test_a_set_that_is_counted(made: str, given: str, asked: str, is_named: bool) -> None:
+def test_counting_a_set_is_reported_if_its_order_matters(made: str, given: str, asked: str, is_named: bool) -> None:
     text = COUNTED.replace("counts = {}", f"counts = {made}").replace("update({})", f"update({given})")
     assert rules_in(text.replace("counts.{}", f"counts.{asked}")) == ["hash-order"] * is_named
 
@@ -1022,7 +1022,7 @@ def test_a_set_that_is_counted(made: str, given: str, asked: str, is_named: bool
     ("written", "is_named"),
     [("list(words)", True), ("sorted(words)", False), ("len(words)", False), ("'a' in words", False)],
 )
-def test_a_set_in_a_dictionary_that_is_written_to_a_file(written: str, is_named: bool) -> None:
+def test_an_unsorted_set_in_a_dictionary_written_to_a_file_is_reported(written: str, is_named: bool) -> None:
     text = (
         "import json\nimport torch\nwords = frozenset(w.lower() for w in open('words'))\n"
         f"json.dump({{'words': {written}}}, open('words.json', 'w'))\n"
@@ -1056,7 +1056,7 @@ for _ in range(4):
         ("", "batch = last", False),
     ],
 )
-def test_what_is_computed_with_if_a_queue_is_empty_for_too_long(limit: str, instead: str, is_named: bool) -> None:
+def test_a_fallback_value_after_a_queue_timeout_is_reported(limit: str, instead: str, is_named: bool) -> None:
     assert rules_in(TAKEN_IN_TIME.format(limit, instead)) == ["clock"] * is_named
 
 
@@ -1075,7 +1075,7 @@ def test_what_is_computed_with_if_a_queue_is_empty_for_too_long(limit: str, inst
         ("subprocess.run(['cat', 'shuf.txt'])", []),
     ],
 )
-def test_what_is_asked_for_at_random_is_named(use: str, found: list[str]) -> None:
+def test_random_orders_of_queries_and_programs_are_reported(use: str, found: list[str]) -> None:
     text = f"import os\nimport subprocess\nimport torch\n{use}\n"
     assert rules_in(text) == found
     assert rules_in(text.replace("import torch\n", "")) == []
@@ -1099,7 +1099,7 @@ for chunk in asyncio.run(collect(jobs)):
 
 
 @pytest.mark.parametrize(("returned", "found"), [("done", ["completion-order"]), ("sorted(done)", [])])
-def test_what_a_coroutine_collects_is_used_where_it_is_run(returned: str, found: list[str]) -> None:
+def test_the_result_of_a_coroutine_is_traced_to_its_use(returned: str, found: list[str]) -> None:
     assert rules_in(IN_A_COROUTINE.format(returned)) == found
 
 
@@ -1116,6 +1116,6 @@ def test_what_a_coroutine_collects_is_used_where_it_is_run(returned: str, found:
         ("log['load'] = load / 4", False),
     ],
 )
-def test_the_load_of_the_machine_is_named_where_it_chooses_something(use: str, found: bool) -> None:
+def test_the_load_of_the_machine_is_reported_if_it_decides_something(use: str, found: bool) -> None:
     text = f"import os\nimport torch\nload, _, _ = os.getloadavg()\n{use}\n"
     assert rules_in(text) == ["machine-state"] * found

@@ -1,4 +1,4 @@
-"""Which experiments `check` makes first, since lint names their lines."""
+"""Which experiments `check` makes first because lint reports their lines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ first = names[0]
 
 
 def used(file: Path, line: int, cause: str, *, is_in_library: bool = False) -> Hypothesis:
-    """What was used at a line, as a candidate."""
+    """A candidate for a source that was used at a line."""
     site = SourceSite(str(file), line, 0, line, 9, "main", "code()")
     source = Source("set-order", site, "main", "0", "MainThread", (1, 1), True, 0, (5, 5), ("1", "2"))
     return Hypothesis(
@@ -39,7 +39,7 @@ def used(file: Path, line: int, cause: str, *, is_in_library: bool = False) -> H
 
 
 def linted(file: Path, recorded: tuple[int, str] = (3, 'tags = {"a", "b"}')) -> LintedCandidates:
-    """What lint says of a program, one of whose lines was recorded."""
+    """The candidates that lint finds in a program with one recorded line."""
     site = Frame(str(file), recorded[0], "<module>", recorded[1])
     first = replace(make_divergence(site=site), stack=(site,))
     return LintedCandidates(make_different(first_divergence=first), [trace(file.parent)])
@@ -59,7 +59,7 @@ def file(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_line_counts_at_which_a_rule_of_the_same_cause_fires(file: Path) -> None:
+def test_a_line_counts_if_a_rule_for_the_same_cause_fires_there(file: Path) -> None:
     says = linted(file)
     named = {
         (line, cause)
@@ -71,13 +71,13 @@ def test_a_line_counts_at_which_a_rule_of_the_same_cause_fires(file: Path) -> No
     assert says(used(file, 5, "address-order")), "only an experiment tells the two apart"
 
 
-def test_lines_of_libraries_and_factors_without_a_line_are_not_looked_at(file: Path) -> None:
+def test_library_lines_and_factors_without_a_line_are_not_considered(file: Path) -> None:
     says = linted(file)
     assert not says(used(file, 5, "hash-order", is_in_library=True))
     assert not says(Hypothesis("hash-order", Intervention.fix("hash-seed"), (Frame(str(file), 5, "f", ""),)))
 
 
-def test_a_seed_that_lint_misses_is_likely_wherever_it_is_drawn_from(file: Path) -> None:
+def test_a_missing_seed_found_by_lint_is_likely_at_any_line(file: Path) -> None:
     file.write_text(TEXT + "import numpy\nrows = numpy.random.permutation(8)\nprint(rows)\n", encoding="utf-8")
     at_another_line = (Frame(str(file), 3, "<module>", 'tags = {"a", "b"}'),)
     says = linted(file)
@@ -85,16 +85,16 @@ def test_a_seed_that_lint_misses_is_likely_wherever_it_is_drawn_from(file: Path)
     assert not says(Hypothesis("seed-missing-python", Intervention.fix("python-seed"), at_another_line))
 
 
-def test_what_a_comment_suppresses_is_not_tried_first(file: Path) -> None:
+def test_a_suppressed_finding_is_not_tried_first(file: Path) -> None:
     file.write_text(TEXT.replace("enumerate(tags)}", "enumerate(tags)}  # determinism: ignore[hash-order]"))
     assert not linted(file)(used(file, 5, "hash-order"))
 
 
-def test_a_file_that_was_changed_after_the_run_says_nothing(file: Path) -> None:
+def test_a_file_changed_after_the_run_is_not_considered(file: Path) -> None:
     assert not linted(file, (3, "tags = sorted(names)"))(used(file, 5, "hash-order"))
 
 
-def test_what_cannot_be_read_or_takes_long_says_nothing(
+def test_unreadable_and_long_files_are_not_considered(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not linted(file)(used(tmp_path / "none.py", 5, "hash-order"))
@@ -105,7 +105,7 @@ def test_what_cannot_be_read_or_takes_long_says_nothing(
     assert not linted(file)(used(file, 5, "hash-order"))
 
 
-def test_a_fault_of_a_rule_does_not_end_a_check(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_faulty_rule_does_not_end_a_check(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(text: object) -> None:
         raise KeyError("a rule is wrong")
 
@@ -132,13 +132,13 @@ def test_each_file_is_read_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> 
     ],
     ids=["unseeded", "seeded", "may-differ-only", "suppressed", "not-python"],
 )
-def test_what_certainly_differs_is_known_before_any_run(text: str, rules: list[str], tmp_path: Path) -> None:
+def test_certain_differences_are_predicted_before_any_run(text: str, rules: list[str], tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(text)
     assert [finding.rule for finding in predicted_findings(script, has_fixed_hashes=False, is_seeded=False)] == rules
 
 
-def test_what_is_settled_from_outside_is_not_foreseen(tmp_path: Path) -> None:
+def test_findings_settled_from_outside_are_not_predicted(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         "import random, torch\nx = torch.rand(2)\ny = list({'a', 'b'})[0]\nr = random.Random()\ntorch.save(r.random(), 'z')\nprint(x, y)\n"

@@ -1,4 +1,4 @@
-"""Whether a run that was resumed from a checkpoint does what the whole one did, by their ledgers."""
+"""Whether a run that was resumed from a checkpoint does the same as the whole run, according to their ledgers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GROUPS = ("batches", "loss", "gradients", "optimizer", "parameters", "buffers")
 
 
 def ledger(folder: Path, first: int, others: Collection[tuple[int, str]] = ()) -> Trace:
-    """A run with a ledger from a step on, in which some groups of some steps differ from those of other runs."""
+    """A run with a ledger from step `first` on, in which the groups in `others` differ from those of other runs."""
     create_trace(folder, command=["program"])
     own = folder / "processes" / "main"
     own.mkdir()
@@ -47,10 +47,10 @@ def ledger(folder: Path, first: int, others: Collection[tuple[int, str]] = ()) -
         ("train.py --steps {steps}", 6, None),
     ],
 )
-def test_a_command_that_names_all_three_places_can_be_resumed(
+def test_a_command_with_all_three_placeholders_can_be_resumed(
     words: str, steps: int | None, is_resumable: bool | None
 ) -> None:
-    """One that names some of them, or not for how many steps it goes, is refused."""
+    """A command with only some of them, or without a number of steps, is refused."""
     request = NarrowRequest(CheckRequest(words.split(), spec=RunSpec(steps=steps)))
     if is_resumable is None:
         with pytest.raises(UsageError, match="so nothing was run"):
@@ -73,7 +73,7 @@ def test_a_command_that_names_all_three_places_can_be_resumed(
         ({(STEPS - 1, "parameters")}, True),
     ],
 )
-def test_what_a_resumed_run_computes_must_be_equal_and_not_when_it_fetched_its_first_batch(
+def test_a_resumed_run_may_differ_only_in_when_it_fetched_its_first_batch(
     others: set[tuple[int, str]], continues: bool, tmp_path: Path
 ) -> None:
     check = NarrowCheck(NarrowRequest(CheckRequest(("program",), RunSpec())), Check)

@@ -1,4 +1,4 @@
-"""Where the oldest records make room for the newest: what is left can be read and compared, whatever ends the program."""
+"""Traces whose oldest records make room for the newest: the rest can be read and compared, however the program ends."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.traces import digest_of, process_of
 
 LIMIT = 250_000
 OPS = 9
-"""Of each step, before the record of its end."""
+"""The number of ops in each step, before the record of its end."""
 
 
 class Program:
-    """Records steps, each of which reads what the one before made."""
+    """A program that records steps, each of which reads the results of the previous one."""
 
     def __init__(self, folder: Path, *, keeps_newest: bool = True, has_ledger: bool = True, limit: int = LIMIT) -> None:
         create_trace(folder, command=["program"])
@@ -42,7 +42,7 @@ class Program:
         self.steps = 0
 
     def train(self, steps: int, *, differs_at: int | None = None) -> None:
-        """Make steps; from one on its values are others."""
+        """Record steps; from `differs_at` on, the values differ."""
         for _ in range(steps):
             step = self.steps
             value = "other" if differs_at is not None and step >= differs_at else "value"
@@ -59,7 +59,7 @@ class Program:
             self.steps += 1
 
     def end(self, exit_status: int = 0) -> Path:
-        """Finish the trace; gives its folder."""
+        """Finish the trace and return its folder."""
         self.writer.describe(records=self.writer.num_records, steps=self.steps)
         self.writer.close()
         trace = self.writer.folder.parents[1]
@@ -92,7 +92,7 @@ def test_the_newest_steps_are_kept_within_the_limit(tmp_path: Path) -> None:
     assert process.extent == ((300 - first) * (OPS + 1), 300 - first)
 
 
-def test_records_that_led_to_removed_ones_lead_nowhere_and_the_others_to_the_same_as_before(tmp_path: Path) -> None:
+def test_references_to_removed_records_are_cut_and_the_others_are_kept(tmp_path: Path) -> None:
     program = Program(tmp_path / "trace")
     program.train(300)
     process = process_of(program.end())
@@ -111,7 +111,7 @@ def test_records_that_led_to_removed_ones_lead_nowhere_and_the_others_to_the_sam
     assert (chunk.number(row), int(chunk.columns["step"][row])) == (numbers - 1, 299)
 
 
-def test_whenever_the_process_is_killed_the_newest_records_are_there(tmp_path: Path) -> None:
+def test_the_newest_records_are_readable_whenever_the_process_is_killed(tmp_path: Path) -> None:
     program = Program(tmp_path / "trace")
     for number in range(60):
         program.train(5)
@@ -125,7 +125,7 @@ def test_whenever_the_process_is_killed_the_newest_records_are_there(tmp_path: P
     program.end()
 
 
-def test_a_process_that_is_killed_while_it_begins_a_file_loses_nothing(tmp_path: Path) -> None:
+def test_a_process_that_is_killed_while_it_starts_a_file_loses_nothing(tmp_path: Path) -> None:
     program = Program(tmp_path / "trace")
     program.train(20)
     program.writer.flush()
@@ -144,7 +144,7 @@ def test_a_process_that_is_killed_while_it_begins_a_file_loses_nothing(tmp_path:
 
 
 @pytest.mark.parametrize("which", [0, 1, -1])
-def test_a_file_that_is_lost_is_missed_unless_it_is_the_oldest(which: int, tmp_path: Path) -> None:
+def test_a_lost_file_is_noticed_unless_it_is_the_oldest(which: int, tmp_path: Path) -> None:
     program = Program(tmp_path / "trace")
     program.train(300)
     trace = program.end()
@@ -158,7 +158,7 @@ def test_a_file_that_is_lost_is_missed_unless_it_is_the_oldest(which: int, tmp_p
     assert process.truncated == (which != 0)
 
 
-def test_without_being_asked_for_recording_ends_at_the_limit(tmp_path: Path) -> None:
+def test_recording_ends_at_the_limit_unless_it_keeps_the_newest(tmp_path: Path) -> None:
     program = Program(tmp_path / "trace", keeps_newest=False)
     program.train(600)
     process = process_of(program.end())
@@ -170,14 +170,14 @@ def test_without_being_asked_for_recording_ends_at_the_limit(tmp_path: Path) -> 
 def compared(
     folder: Path, first: int, second: int, *, differs_at: int | None = None, ledger: bool = True
 ) -> Comparison:
-    """Compare a run of so many steps with another one, which differs from a step on."""
+    """Compare two runs of these numbers of steps; the second differs from `differs_at` on."""
     one, other = (Program(folder / name, has_ledger=ledger) for name in ("first", "second"))
     one.train(first)
     other.train(second, differs_at=differs_at)
     return compare(one.end(), other.end())
 
 
-def test_equal_runs_are_the_same_and_say_what_was_removed(tmp_path: Path) -> None:
+def test_equal_runs_are_the_same_and_report_the_removed_ops(tmp_path: Path) -> None:
     comparison = compared(tmp_path, 300, 300)
 
     assert (comparison.verdict, comparison.trouble) == (Verdict.SAME, ())
@@ -186,14 +186,14 @@ def test_equal_runs_are_the_same_and_say_what_was_removed(tmp_path: Path) -> Non
     assert all(spot.count > 1000 for spot in removed)
 
 
-def test_runs_that_part_in_the_steps_that_are_left_part_at_their_op(tmp_path: Path) -> None:
+def test_runs_that_diverge_in_the_kept_steps_diverge_at_their_op(tmp_path: Path) -> None:
     divergence = compared(tmp_path, 300, 300, differs_at=295).first_divergence
 
     assert divergence is not None
     assert (divergence.step, divergence.op) == (295, "op::a")
 
 
-def test_runs_that_parted_before_part_at_the_step_that_the_ledgers_say(tmp_path: Path) -> None:
+def test_runs_that_diverged_earlier_diverge_at_the_step_in_the_ledgers(tmp_path: Path) -> None:
     comparison = compared(tmp_path, 300, 300, differs_at=20)
 
     assert comparison.verdict is Verdict.DIFFERENT
@@ -203,7 +203,7 @@ def test_runs_that_parted_before_part_at_the_step_that_the_ledgers_say(tmp_path:
     assert "--from-step 18 --steps 23" in comparison.first_divergence.detail
 
 
-def test_runs_that_removed_different_steps_are_compared_from_the_first_that_both_have(tmp_path: Path) -> None:
+def test_runs_that_removed_different_steps_are_compared_from_their_first_common_step(tmp_path: Path) -> None:
     one, other = Program(tmp_path / "first"), Program(tmp_path / "second", limit=LIMIT + 20_000)
     one.train(300)
     other.train(300)

@@ -1,4 +1,4 @@
-"""Cells that nobody can number keep a name that is the same in every run."""
+"""Notebook cells that cannot be numbered have a name that is the same in every run."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Results are counted alike for all frameworks: how many were different, forward and backward."""
+"""Results are counted in the same way for all frameworks: the number of different results, forward and backward."""
 
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ ABOUT = Measurement("an op", "a case", "forward", "float32", 2, False, 0, 0)
 
 
 class Scripted:
-    """Gives the results of a script, over and over."""
+    """A case that returns the results in a script, over and over."""
 
     def __init__(self, forward: str, backward: str | None = None) -> None:
         self._forward = itertools.cycle(forward)
@@ -53,11 +53,11 @@ def test_different_results_are_counted() -> None:
     assert numbers(counted(Scripted("a", "xy"))) == {"forward": (6, 1), "backward": (6, 2)}
 
 
-def test_a_backward_is_judged_where_the_forward_was_equal() -> None:
+def test_backward_results_are_compared_only_if_the_forward_was_equal() -> None:
     assert numbers(counted(Scripted("ab", "xy"))) == {"forward": (6, 2), "backward": (6, 1)}
 
 
-def test_an_op_that_refuses_is_kept_with_its_first_line() -> None:
+def test_an_op_that_raises_is_stored_with_the_first_line_of_its_error() -> None:
     def refuse() -> bytes:
         raise RuntimeError("not here\nat all")
 
@@ -67,7 +67,7 @@ def test_an_op_that_refuses_is_kept_with_its_first_line() -> None:
     assert found["backward"].runs == 0
 
 
-def test_a_mistake_in_a_case_is_not_taken_for_a_refusal() -> None:
+def test_an_error_in_a_case_is_not_mistaken_for_a_refusal() -> None:
     def mistake() -> bytes:
         raise TypeError("mistake")
 
@@ -75,11 +75,12 @@ def test_a_mistake_in_a_case_is_not_taken_for_a_refusal() -> None:
         counted(Refusing(mistake, mistake))
 
 
-def test_time_counts_from_the_first_run_on_and_three_runs_are_made() -> None:
-    calls = itertools.count()
+def test_time_counts_after_the_first_run_and_three_runs_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, now = itertools.count(), [0.0]
+    monkeypatch.setattr("determinism.audit.harness.time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def slow_at_first() -> bytes:
-        time.sleep(0 if next(calls) else 1.1)
+        now[0] += 0 if next(calls) else 1.1
         return b"a"
 
     assert counted(Refusing(slow_at_first, lambda: b"x"), runs=9, seconds=1.0)["forward"].runs == 9
@@ -95,7 +96,7 @@ def test_equal_seeds_make_equal_arrays() -> None:
     assert not any(map(np.array_equal, made(1), made(2)))
 
 
-def test_one_thread_and_deterministic_mode_are_tried_where_there_are_such() -> None:
+def test_one_thread_and_deterministic_mode_are_tried_if_available() -> None:
     both = {Way(threads, mode) for threads in (None, 1) for mode in (False, True)}
 
     assert set(ways_of(OpAuditRequest("tensorflow", "cpu"))) == both
@@ -103,20 +104,20 @@ def test_one_thread_and_deterministic_mode_are_tried_where_there_are_such() -> N
     assert set(ways_of(OpAuditRequest("jax", "cuda"))) == {Way(None, False), Way(None, True)}
 
 
-def test_replaced_ops_are_measured_in_deterministic_mode_where_that_is_asked_for() -> None:
+def test_patched_ops_are_measured_in_deterministic_mode_on_request() -> None:
     asked = OpAuditRequest("torch", "cuda", patched=True)
     assert ways_of(asked) == (Way(None, False), Way(None, True), Way(None, True, patched=True))
     with pytest.raises(UsageError, match="torch only, not for jax"):
         launch.audit(OpAuditRequest("jax", patched=True))
 
 
-def test_a_framework_that_is_not_installed_is_said_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_framework_is_reported_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match="jax is not installed for .*python"):
         launch.audit(OpAuditRequest("jax"))
 
 
-def test_a_device_is_there_if_the_framework_sees_one() -> None:
+def test_a_device_is_present_if_the_framework_sees_one() -> None:
     about = {"version": "1", "hardware": {"processor": "Some CPU"}}
 
     assert with_device(about, "cpu", ["Some GPU"]) == {**about, "has_device": True}

@@ -1,4 +1,4 @@
-"""What was measured is kept in files, and compared with what is declared."""
+"""Measurements are stored in files and compared with the declared facts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def news(*measurements: Measurement) -> list[str]:
     return [found.why for found in disagreements(audit(*measurements))]
 
 
-def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
+def test_an_audit_is_read_as_it_was_written(tmp_path: Path) -> None:
     written = audit(EQUAL, VARIED, RAISED)
     file = tmp_path / written.file_name
     file.write_text(written.text(), encoding="utf-8")
@@ -36,7 +36,7 @@ def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": "determinism.audit/1"}', audit(EQUAL).text()[:-9]])
-def test_a_file_that_is_no_result_is_refused(text: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_audit_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "file.json").write_text(text, encoding="utf-8")
     with pytest.raises(UsageError, match="cannot be read"):
         read_audit(tmp_path / "file.json")
@@ -48,14 +48,14 @@ def test_a_newer_file_is_refused_by_name(tmp_path: Path) -> None:
         read_audit(tmp_path / "file.json")
 
 
-def test_what_is_declared_is_no_news() -> None:
+def test_a_result_that_matches_the_declaration_is_not_news() -> None:
     on = {"deterministic_mode": True}
     assert news(VARIED, EQUAL, replace(RAISED, **on)) == []
-    # An op that is declared to vary may not have met its condition.
+    # The condition for an op that is declared to vary may not have been met.
     assert news(replace(EQUAL, op="torch.Tensor.index_put_")) == []
 
 
-def test_what_replaced_ops_do_is_shown_by_itself_and_is_no_news() -> None:
+def test_results_of_patched_ops_are_shown_separately_and_are_not_news() -> None:
     patched = replace(EQUAL, op="torch.Tensor.scatter_add_", deterministic_mode=True, patched=True)
     assert news(replace(patched, distinct=3)) == []
     heads, row = (
@@ -80,11 +80,11 @@ def test_an_op_that_varies_against_its_declaration_is_news() -> None:
 def test_an_op_that_raises_against_its_declaration_is_news() -> None:
     raised = replace(RAISED, op="torch.Tensor.scatter_add_", deterministic_mode=True)
     assert news(raised) == ["it raises, declared deterministic"]
-    # Where it raises without deterministic mode too, it does not know the dtype, or the device.
+    # If it also raises without deterministic mode, it does not support the dtype or the device.
     assert news(raised, replace(raised, deterministic_mode=False)) == []
 
 
-def test_the_results_that_come_along_contradict_nothing() -> None:
+def test_the_bundled_results_contradict_nothing() -> None:
     audits = list(known_audits())
     names = {entry.name for entry in index().entries}
 
@@ -122,7 +122,7 @@ def test_measurements_are_shown_for_their_release_only() -> None:
     assert elsewhere.measured == ()
 
 
-def test_fewer_runs_than_were_asked_for_are_not_called_equal() -> None:
+def test_fewer_runs_than_requested_are_not_called_equal() -> None:
     few = replace(EQUAL, runs=3, op="torch.take")
     found = replace(audit(EQUAL, few, VARIED), runs_asked=20)
     text = audit_text(found)
@@ -134,7 +134,7 @@ def test_fewer_runs_than_were_asked_for_are_not_called_equal() -> None:
     assert "were left" not in whole
 
 
-def test_what_was_measured_before_a_stop_is_kept_with_the_reason(tmp_path: Path) -> None:
+def test_measurements_made_before_a_stop_are_kept_with_the_reason(tmp_path: Path) -> None:
     stopped = replace(audit(EQUAL), stopped="It was interrupted by Ctrl-C.", runs_asked=20)
     (tmp_path / "out.json").write_text(stopped.text(), encoding="utf-8")
     assert read_audit(tmp_path / "out.json") == stopped

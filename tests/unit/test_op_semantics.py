@@ -1,4 +1,4 @@
-"""What is known of an op by its name."""
+"""The semantics of ops, known from their names or from the trace."""
 
 from __future__ import annotations
 
@@ -52,27 +52,27 @@ from tests.golden.corpus import reports_of
         ("mine::copy", OpSemantics.NONE),
     ],
 )
-def test_what_an_op_does(op: str, meanings: OpSemantics) -> None:
+def test_semantics_follow_from_the_name_of_an_op(op: str, meanings: OpSemantics) -> None:
     assert semantics_of(op) == meanings
 
 
-def test_the_framework_of_an_op() -> None:
+def test_the_framework_follows_from_the_name_of_an_op() -> None:
     assert [framework_of(op) for op in ("tf::MatMul", "jax::step", "aten::mm", "mine::op")] == [
         "tensorflow", "jax", "torch", "torch",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("semantics", [OpSemantics.NONE, OpSemantics.COPIES | OpSemantics.IN_PLACE, ~OpSemantics.NONE])
-def test_what_an_op_does_comes_back_from_its_words(semantics: OpSemantics) -> None:
+def test_semantics_survive_conversion_to_text(semantics: OpSemantics) -> None:
     assert semantics_from(text_of(semantics)) == semantics
 
 
-def test_words_that_nobody_writes_are_refused() -> None:
+def test_unknown_words_are_refused() -> None:
     with pytest.raises(ValueError, match="turns"):
         semantics_from("copies turns")
 
 
-# What the trace says counts, whatever the op is called.
+# The trace decides, whatever the name of the op.
 
 
 def process_with(folder: Path, name: str, semantics: OpSemantics) -> ProcessTrace:
@@ -84,7 +84,7 @@ def process_with(folder: Path, name: str, semantics: OpSemantics) -> ProcessTrac
 
 
 @pytest.mark.parametrize("name", ["mine::moves", "aten::clone"])
-def test_an_op_does_what_its_trace_says(name: str, tmp_path: Path) -> None:
+def test_an_op_has_the_semantics_in_its_trace(name: str, tmp_path: Path) -> None:
     for semantics in (OpSemantics.COPIES, OpSemantics.NONE):
         process = process_with(tmp_path / str(semantics.value), name, semantics)
         (chunk,) = process.chunks()
@@ -100,30 +100,30 @@ def as_format(folder: Path, version: int) -> None:
     file.write_text(json.dumps({**content, "format": f"determinism.trace/{version}"}))
 
 
-def test_of_the_first_format_names_tell(tmp_path: Path) -> None:
+def test_in_the_first_format_semantics_follow_from_names(tmp_path: Path) -> None:
     process_with(tmp_path / "main", "aten::clone", OpSemantics.NONE)
     as_format(tmp_path / "main", 1)
 
     assert StoredProcess(tmp_path / "main").names.ops_that(OpSemantics.COPIES) == [0]
 
 
-def test_a_trace_that_lacks_what_an_op_does_is_damaged(tmp_path: Path) -> None:
+def test_a_trace_without_the_semantics_of_an_op_is_damaged(tmp_path: Path) -> None:
     names = Names(tmp_path, [(Table.OP, 0, "aten::clone")])
     with pytest.raises(TraceError, match="what 'aten::clone' does is missing"):
         names.op(0)
 
 
-def test_a_trace_with_other_words_is_damaged(tmp_path: Path) -> None:
+def test_a_trace_with_unknown_words_is_damaged(tmp_path: Path) -> None:
     names = Names(tmp_path, [(Table.SEMANTICS, 0, "turns"), (Table.OP, 0, "aten::clone")])
     with pytest.raises(TraceError, match="cannot be read"):
         names.op(0)
 
 
-# Stored traces of the first format, written anew in this one, come to the same reports.
+# Stored traces of the first format give the same reports after conversion to the current format.
 
 
 def written_anew(folder: Path) -> None:
-    """Make a process of the first format one of this format."""
+    """Convert a process from the first format to the current one."""
     file = folder / NAMES_FILE
     rows = list(read_table(file, NAMES_SCHEMA)) if file.stat().st_size else []
     said = [
@@ -141,7 +141,7 @@ FAMILIES = [
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_reports_on_both_formats_are_the_same(name: str, tmp_path: Path) -> None:
+def test_reports_from_both_formats_are_the_same(name: str, tmp_path: Path) -> None:
     (case,) = (case for case in CASES if case.name == name)
     stored = reports_of(case, tmp_path / "stored")
     before: list[Path] = []

@@ -1,4 +1,4 @@
-"""`determinism.patch`: when ops are replaced, what is told, and that everything is put back."""
+"""`determinism.patch`: when ops are replaced, what is reported, and that everything is restored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FRAMEWORK, PATCHER = "a_framework_for_patching", "a_patcher_of_it"
 
 
 class Patcher(ModuleType):
-    """A patcher that notes what is asked of it."""
+    """A patcher that notes the calls made to it."""
 
     def __init__(self, reason: str | None = None, error: Exception | None = None) -> None:
         super().__init__(PATCHER)
@@ -45,7 +45,9 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Patcher]]
     sys.modules.pop(FRAMEWORK, None)
 
 
-def test_ops_of_an_imported_framework_are_replaced_at_once_and_put_back_once(install: Callable[..., Patcher]) -> None:
+def test_ops_of_an_imported_framework_are_replaced_immediately_and_restored_once(
+    install: Callable[..., Patcher],
+) -> None:
     patcher = install()
     with determinism.patch() as patches:
         assert patches.replaced == {FRAMEWORK: ["one", "two"]}
@@ -55,7 +57,7 @@ def test_ops_of_an_imported_framework_are_replaced_at_once_and_put_back_once(ins
     assert patcher.calls == ["apply", "restore"]
 
 
-def test_ops_of_a_framework_that_comes_later_are_replaced_then(
+def test_ops_of_a_framework_are_replaced_when_it_is_imported_later(
     install: Callable[..., Patcher], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patcher = install(imported=False)
@@ -81,19 +83,19 @@ def test_nothing_is_replaced_after_restoring(
     assert patcher.calls == []
 
 
-def test_the_reason_is_told_where_nothing_is_replaced(install: Callable[..., Patcher]) -> None:
+def test_the_reason_is_given_if_nothing_is_replaced(install: Callable[..., Patcher]) -> None:
     install(reason="it is another version")
     patches = determinism.patch()
     assert patches.replaced == {}
     assert f"{FRAMEWORK}: nothing replaced: it is another version" in str(patches)
 
 
-def test_what_fails_is_told_and_does_not_reach_the_program(install: Callable[..., Patcher]) -> None:
+def test_failures_are_reported_and_do_not_reach_the_program(install: Callable[..., Patcher]) -> None:
     install(error=AttributeError("no such op"))
     assert "AttributeError: no such op" in determinism.patch().skipped[FRAMEWORK]
 
 
-def test_frameworks_without_patches_are_told_of(
+def test_frameworks_without_patches_are_reported(
     install: Callable[..., Patcher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install()

@@ -1,4 +1,4 @@
-"""The bugs that are planted to try the tests: each is another program, at a place that runs."""
+"""The bugs that are planted to check the tests: each changes the program, at a place that runs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ FILE = Path("file.py")
         ("raise ValueError(1 + 1)", []),
     ],
 )
-def test_bugs_of_a_line(line: str, planted: list[str]) -> None:
+def test_the_possible_bugs_of_a_line_are_found(line: str, planted: list[str]) -> None:
     assert sorted(bug.planted_in(line) for bug in bugs_of(FILE, line)) == sorted(planted)
 
 
-def test_chosen_bugs_are_other_programs() -> None:
+def test_chosen_bugs_change_the_program() -> None:
     bugs = chosen(seed=3, count=40)
     assert len({bug.file for bug in bugs}) == 40
     for bug in bugs:
@@ -39,5 +39,5 @@ def test_chosen_bugs_are_other_programs() -> None:
         assert bug.planted_in(text).splitlines()[bug.line - 1] != text.splitlines()[bug.line - 1]
 
 
-def test_the_seed_decides() -> None:
+def test_the_seed_determines_the_chosen_bugs() -> None:
     assert chosen(seed=3, count=5) == chosen(seed=3, count=5) != chosen(seed=4, count=5)

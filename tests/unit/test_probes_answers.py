@@ -1,4 +1,4 @@
-"""Answers that come part by part: in an experiment their parts have one order, and an answer without an end takes no memory without one."""
+"""Answers in parts: in an experiment the parts have a fixed order, and an endless answer takes limited memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from determinism.probes.runtime import Answers
 
 
 class Lines:
-    """What another program prints, line by line."""
+    """The output of another program, line by line."""
 
     def __init__(self, lines: Iterator[str]) -> None:
         self._lines = lines
@@ -30,13 +30,13 @@ def parts(lines: Iterator[str], *, is_fixed: bool) -> Iterator[Any]:
     return answers.parts(giver)
 
 
-def test_parts_have_one_order_in_an_experiment_and_their_own_otherwise() -> None:
+def test_parts_have_a_fixed_order_in_an_experiment_and_their_own_otherwise() -> None:
     first, second = (list(parts(iter(order), is_fixed=True)) for order in ("cabd", "dbca"))
     assert first == second and sorted(first) == ["a", "b", "c", "d"]
     assert list(parts(iter("cabd"), is_fixed=False)) == ["c", "a", "b", "d"]
 
 
-def test_of_an_answer_without_an_end_no_more_is_taken_than_is_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_of_an_endless_answer_is_taken_than_is_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "_MOST_SORTED", 4)
     taken = []
 

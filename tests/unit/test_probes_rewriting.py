@@ -1,4 +1,4 @@
-"""Rewritten code is the same code but for the probes: names, variables, lines and the places of calls."""
+"""Rewritten code differs only in the probes: names, variables, lines and the positions of calls are unchanged."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MODULES = (
 
 
 def codes(code: CodeType) -> Iterator[CodeType]:
-    """A code object and all within it."""
+    """A code object and all code objects nested in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -42,7 +42,7 @@ def codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def places_of_calls(code: CodeType) -> set[tuple[int | None, ...]]:
-    """Where the calls of a code object lie in the text."""
+    """The positions of a code object's calls in the source."""
     return {
         (at.lineno, at.end_lineno, at.col_offset, at.end_col_offset)
         for instruction in dis.get_instructions(code)
@@ -65,7 +65,7 @@ def probed_for_seeds(tree: ast.Module) -> ast.Module:
 
 @pytest.mark.parametrize("rewrite_tree", [lambda tree: rewritten(tree, "f"), probed_for_notes, probed_for_seeds])
 @pytest.mark.parametrize("module", MODULES)
-def test_code_stays_the_same_but_for_the_probes(module: str, rewrite_tree: Callable[[ast.Module], ast.Module]) -> None:
+def test_code_is_unchanged_except_for_the_probes(module: str, rewrite_tree: Callable[[ast.Module], ast.Module]) -> None:
     spec = importlib.util.find_spec(module)
     assert spec is not None and spec.origin is not None
     source = Path(spec.origin).read_bytes()
@@ -126,7 +126,7 @@ def text_of(source: str) -> str:
         ("async def g():\n    async for a in b: await f()", "async def g():\n    async for a in b:\n        await call(f)()"),
     ],
 )  # fmt: skip
-def test_only_calls_and_iterations_ask(source: str, expected: str) -> None:
+def test_only_calls_and_iterations_are_probed(source: str, expected: str) -> None:
     assert text_of(source) == expected
 
 
@@ -145,7 +145,7 @@ def test_only_calls_and_iterations_ask(source: str, expected: str) -> None:
         ("[a for a in f()]", False),
     ],
 )
-def test_what_does_not_mind_the_order_is_marked(source: str, is_unordered: bool) -> None:
+def test_calls_whose_order_does_not_matter_are_marked(source: str, is_unordered: bool) -> None:
     tree = rewritten(ast.parse(source), "f")
     marks = [
         parsed(str(node.args[0].value)).is_unordered
@@ -158,13 +158,13 @@ def test_what_does_not_mind_the_order_is_marked(source: str, is_unordered: bool)
 
 
 @pytest.mark.parametrize("is_in_library", [True, False])
-def test_site_survives_as_text(is_in_library: bool) -> None:
+def test_a_site_survives_conversion_to_text(is_in_library: bool) -> None:
     site = ProbedSite("C:/odd:name.py", 1, 2, 3, 4, "A.f.<locals>.g", True, is_in_library, 2)
 
     assert parsed(site_text(site)) == site
 
 
-def test_of_a_chain_of_calls_the_line_of_the_name_is_known() -> None:
+def test_a_call_in_a_chain_shows_the_line_of_its_name() -> None:
     tree = rewritten(ast.parse("(a\n .f()\n .g(x)\n)"), "f")
     sites = [
         parsed(node.args[0].value)
@@ -176,7 +176,7 @@ def test_of_a_chain_of_calls_the_line_of_the_name_is_known() -> None:
     assert {(site.line, site.shown_line) for site in sites} == {(1, 2), (1, 3)}
 
 
-def test_of_a_library_only_the_calls_by_the_names_ask() -> None:
+def test_in_a_library_only_calls_of_the_given_names_are_probed() -> None:
     tree = library_rewritten(ast.parse("f(g())\nx.Random(y)\nfor a in b: seed()"), "f", frozenset({"Random", "seed"}))
     asked = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in PROBES]
 

@@ -1,4 +1,4 @@
-"""Texts that are the same in every run, and the order that they give the elements of a set."""
+"""Texts that are the same in every run, and the order that they give to the elements of a set."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def test_equal_sets_have_equal_texts() -> None:
 
 
 @pytest.mark.parametrize("value", [Thing(), [Thing()], {"a": object()}, np.zeros(2)])
-def test_object_that_is_only_itself_has_no_text(value: Any) -> None:
+def test_an_object_with_only_an_identity_has_no_text(value: Any) -> None:
     assert stable_text(value) is None
 
 
-def test_part_of_a_value_may_be_told() -> None:
+def test_part_of_a_value_may_have_a_text() -> None:
     assert partial_text((1, Thing())) == ("int:1|?", False)
     assert partial_text((1, 2)) == ("tuple(int:1,int:2)", True)
     assert partial_text(Thing()) == (None, False)
@@ -84,18 +84,18 @@ def test_objects_are_numbered_in_the_order_of_first_use_while_they_live() -> Non
         ({Name("b"), Name("a")}, Elements.HASHED, [Name("a"), Name("b")]),
     ],
 )
-def test_order_is_that_of_values_or_of_texts(values: set[Any], elements: Elements, expected: list[Any]) -> None:
+def test_the_order_follows_values_or_texts(values: set[Any], elements: Elements, expected: list[Any]) -> None:
     assert elements_of(values) is elements
     if elements is Elements.TEXT:
         expected = sorted(expected, key=str)
     assert in_order(values) == expected
 
 
-def test_a_set_with_an_object_that_is_hashed_by_its_address_is_one_of_objects() -> None:
+def test_a_set_with_an_object_hashed_by_its_address_is_a_set_of_objects() -> None:
     assert elements_of({Thing(), Name("a")}) is Elements.OBJECTS
 
 
-def test_order_of_objects_is_that_of_their_first_use() -> None:
+def test_objects_are_ordered_by_their_first_use() -> None:
     things = [Thing() for _ in range(20)]
     assert order_text(set(things)) is None
     for thing in things:

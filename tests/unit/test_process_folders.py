@@ -1,4 +1,4 @@
-"""Each framework that a process uses has a place of its own in the trace."""
+"""Each framework that a process uses has its own folder in the trace."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def folders(trace: Path, framework: str) -> Folders:
     return Folders(trace, framework, pytest.fail)
 
 
-def test_the_second_framework_of_a_process_lies_beside_the_first(tmp_path: Path) -> None:
+def test_each_framework_of_a_process_has_its_own_folder(tmp_path: Path) -> None:
     assert folders(tmp_path, "torch").claim(None).name == "main"
     assert folders(tmp_path, "jax").claim(None).name == "main.jax"
     assert folders(tmp_path, "tensorflow").claim(None).name == "main.tensorflow"
 
 
-def test_children_are_called_after_the_process_and_not_after_its_second_framework(tmp_path: Path) -> None:
+def test_children_are_named_after_the_process_not_its_second_framework(tmp_path: Path) -> None:
     folders(tmp_path, "torch").claim(None)
     folders(tmp_path, "jax").claim(None)
     assert os.environ[PROCESS_VARIABLE] == "main"
 
 
-def test_a_forked_child_has_a_place_of_its_own(tmp_path: Path) -> None:
+def test_a_forked_child_has_its_own_folder(tmp_path: Path) -> None:
     held = folders(tmp_path, "torch")
     held.claim(None)
     if (child := os.fork()) == 0:

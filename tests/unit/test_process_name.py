@@ -1,4 +1,4 @@
-"""Children without a name of their own are told apart by the order in which they were forked."""
+"""Child processes without their own name are distinguished by the order in which they were forked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def printed(program: str) -> list[str]:
     return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True).stdout.split()
 
 
-def test_forked_children_are_numbered_by_their_forks_and_not_by_who_comes_first() -> None:
+def test_forked_children_are_numbered_in_the_order_of_their_forks() -> None:
     assert printed("""
         tell()
         read, write = os.pipe()
@@ -42,7 +42,7 @@ def test_forked_children_are_numbered_by_their_forks_and_not_by_who_comes_first(
     """) == ["None", "fork-2", "fork-1"]
 
 
-def test_grandchildren_are_told_apart_though_nothing_lies_between() -> None:
+def test_grandchildren_are_distinguished_even_if_their_parents_have_no_name() -> None:
     assert printed("""
         def parent():
             fork(tell)
@@ -53,7 +53,7 @@ def test_grandchildren_are_told_apart_though_nothing_lies_between() -> None:
     """) == ["fork-1-1", "fork-2-1"]
 
 
-def test_multiprocessing_names_its_own_children_only() -> None:
+def test_multiprocessing_names_only_its_own_children() -> None:
     assert printed("""
         def parent():
             tell()
@@ -95,7 +95,7 @@ LAUNCHED = {
 
 
 @pytest.mark.parametrize("launcher", LAUNCHED)
-def test_a_process_is_called_what_its_launcher_calls_it(launcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_has_the_name_that_its_launcher_gives_it(launcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
     variables, name, size = LAUNCHED[launcher]
     for variable in ("RANK", "WORLD_SIZE", *(name for given, _, _ in LAUNCHED.values() for name in given)):
         monkeypatch.delenv(variable, raising=False)

@@ -1,4 +1,4 @@
-"""How long a step takes, and when that cannot be told."""
+"""The duration of a step, when it is unknown, and the progress line."""
 
 from __future__ import annotations
 
@@ -30,11 +30,13 @@ def test_mean_of_the_steps_after_the_first_one(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("moments", [(), (100.0,), (100.0, 100.01, 100.03)])
-def test_too_few_or_too_short_steps_tell_nothing(monkeypatch: pytest.MonkeyPatch, moments: tuple[float, ...]) -> None:
+def test_too_few_or_too_short_steps_give_no_duration(
+    monkeypatch: pytest.MonkeyPatch, moments: tuple[float, ...]
+) -> None:
     assert step_seconds(monkeypatch, *moments) is None
 
 
-def test_a_thread_is_in_the_step_of_its_process_until_it_ends_one_of_its_own() -> None:
+def test_a_thread_is_in_the_step_of_its_process_until_it_ends_its_own_step() -> None:
     process = Progress(lambda _: None)
     at_end: list[int] = []
     thread = ThreadProgress(process, lambda _: at_end.append(thread.step))
@@ -47,7 +49,7 @@ def test_a_thread_is_in_the_step_of_its_process_until_it_ends_one_of_its_own() -
     assert (process.step, thread.step, at_end) == (3, 1, [0])
 
 
-def test_its_place_is_there_as_numbers() -> None:
+def test_the_place_is_available_as_numbers() -> None:
     steps, optimizer = Progress(lambda _: None), Terminal()
     assert list(steps.place) == [0, Phase.INIT, 0, -1]
     steps.backward_begins(7)
@@ -78,7 +80,7 @@ def test_an_update_by_the_program_itself_ends_a_step_as_long_as_nothing_else_doe
     assert (steps.step, steps.steps_by, steps.updates_from) == (5, "optimizer", -1)
 
 
-def test_a_path_cannot_begin_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_path_cannot_start_a_new_line(capsys: pytest.CaptureFixture[str]) -> None:
     ProgressLine().announce("run 1 of 2", Path("/tmp/a\n::error::b\x1b[2J/run.log"))
     assert capsys.readouterr().err == (
         "determinism: run 1 of 2, its output goes to /tmp/a\\n::error::b\\x1b[2J/run.log\n"
@@ -104,10 +106,11 @@ def test_no_message_runs_into_the_progress_line_and_none_wraps(monkeypatch: pyte
     assert stream.getvalue().endswith("\r\x1b[2Kdeterminism: A message.\n")
 
 
-def test_the_line_says_about_how_long_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_line_says_how_much_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Terminal()
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr("determinism.cli.ending.time.monotonic", lambda: 0.0)
     line = ProgressLine()
     for seconds, is_limit in ((30.0, False), (200.0, True)):
         show = line.announce("run", Path("run.log"), part="run 2 of 3", seconds=seconds, is_limit=is_limit)
@@ -126,12 +129,13 @@ def test_the_line_says_about_how_long_is_left(monkeypatch: pytest.MonkeyPatch) -
         (50, "determinism: experi..., 0 s, at most 3 min left"),
     ],
 )
-def test_on_a_narrow_terminal_the_factor_of_an_experiment_stays_as_long_as_anything_fits_behind_it(
+def test_a_narrow_terminal_keeps_the_factor_of_an_experiment_as_long_as_anything_fits_after_it(
     monkeypatch: pytest.MonkeyPatch, columns: int, shown: str
 ) -> None:
     stream = Terminal()
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr("determinism.cli.ending.time.monotonic", lambda: 0.0)
     show = ProgressLine().announce(
         "experiment 1: torch-seed fixed", Path("run.log"), part="run 2 of 3", seconds=200.0, is_limit=True
     )
@@ -147,7 +151,7 @@ def test_without_a_terminal_runs_of_one_experiment_are_announced_once(capsys: py
     assert capsys.readouterr().err == "determinism: experiment 1\ndeterminism: experiment 2\n"
 
 
-def test_how_far_a_comparison_is_and_how_long_it_takes() -> None:
+def test_the_progress_and_duration_of_a_comparison_are_shown() -> None:
     shown = ", 250 of 1,000 records, 3 s"
     assert _reading_texts(250, 1000, 3.0) == [f"{shown}, about 9 s left", shown]
     assert _reading_texts(1500, 1000, 3.0) == [", 1,500 records, 3 s"], "some are read again: how many is not known"
@@ -206,7 +210,7 @@ def test_a_step_that_an_optimizer_ended_is_not_ended_again_by_the_first_call() -
     assert (steps.step, steps.steps_by) == (5, "determinism.step")
 
 
-def test_the_step_of_the_optimizer_that_counts_is_the_one_that_is_called_by_hand() -> None:
+def test_an_optimizer_step_and_its_explicit_step_count_once() -> None:
     steps, optimizer = Progress(lambda _: None), Optimizer()
     for _ in range(3):
         optimizer.step(steps, is_counted_by_hand=False)

@@ -1,4 +1,4 @@
-"""What pytest loads in every session of an environment with this package is free until a test asks for it."""
+"""The plugin that pytest loads in every session costs nothing until a test requests it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_entry_point_leads_to_the_plugin() -> None:
     assert found.value == "determinism.integrations.pytest_plugin"
 
 
-def test_loading_it_imports_nothing_else() -> None:
+def test_loading_the_plugin_imports_nothing_else() -> None:
     printed = subprocess.check_output([sys.executable, "-c", NEW], text=True)
     plugin = "determinism.integrations.pytest_plugin"
     assert printed.strip() == str(
@@ -34,7 +34,7 @@ def test_loading_it_imports_nothing_else() -> None:
     )
 
 
-def test_without_marker_and_option_no_hook_of_single_tests_is_registered(tmp_path: Path) -> None:
+def test_without_marker_and_option_no_hook_for_single_tests_is_registered(tmp_path: Path) -> None:
     (tmp_path / "test_plain.py").write_text(HOOKED)
     command = [sys.executable, "-W", "error", "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
     finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -42,7 +42,7 @@ def test_without_marker_and_option_no_hook_of_single_tests_is_registered(tmp_pat
     assert "determinism" not in finished.stdout
 
 
-def test_each_hook_of_single_tests_belongs_to_the_plugin_that_is_registered_late() -> None:
+def test_hooks_for_single_tests_belong_to_the_plugin_that_is_registered_late() -> None:
     from determinism.integrations import pytest_plugin
 
     hooks = {name for name in vars(pytest_plugin) if name.startswith("pytest_")}

@@ -1,4 +1,4 @@
-"""Secrets in command lines are hidden, and what only resembles one is not."""
+"""Secrets in command lines are hidden, and text that only resembles one is not."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_random_text_is_hidden(alphabet: str) -> None:
         "/home/ada/.cache/huggingface/hub/models--bert-base-uncased/snapshots", "import os; print(os.path.join('a', 'b'))",
     ],
 )  # fmt: skip
-def test_what_is_no_secret_is_shown(word: str) -> None:
+def test_text_that_is_not_a_secret_is_shown(word: str) -> None:
     assert redacted(["python", word, "512"]) == ["python", word, "512"]
 
 
@@ -134,6 +134,6 @@ def test_hiding_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert redacted_text(f"--token {SECRET}") == f"--token {SECRET}"
 
 
-def test_long_text_takes_no_long_time() -> None:
+def test_long_text_does_not_hang() -> None:
     for piece in ("a", "a=", "--a ", "A1b", "a/", '"', "eyJ", "://", "-----BEGIN "):
         redacted([piece * 50_000])

@@ -1,4 +1,4 @@
-"""Traces that fsspec reads where they are: the same report, without a copy of their records."""
+"""Traces that fsspec reads in place: the same report, without a copy of their records."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from determinism.types import Role
 from tests.traces import TraceBuilder
 
 SOME = 20_000
-"""Records of a trace, so that its file of records is much larger than the others."""
+"""The number of records in a trace, which make its records file much larger than the others."""
 
 
 def trace(folder: Path, *, differs_at: int | None = None) -> Path:
-    """A run that differs from others from one record on."""
+    """Write a run that differs from others from record `differs_at` on."""
     process = TraceBuilder(folder)
     made = process.add("aten::ones")
     for number in range(SOME):
@@ -47,7 +47,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture
 def stored(runs: tuple[Path, Path]) -> Any:
-    """Both runs in a store in memory, by URL."""
+    """The URLs of both runs in an in-memory store."""
     system = fsspec.filesystem("memory")
     for run in runs:
         system.put(str(run), f"/runs/{run.name}", recursive=True)
@@ -57,7 +57,7 @@ def stored(runs: tuple[Path, Path]) -> Any:
 
 
 def without_places(found: Comparison) -> str:
-    """The report, without where the traces are."""
+    """Return the report without the locations of the traces."""
     text = json_text(document(found))
     for number, run in enumerate(found.runs):
         place = str(run.trace)
@@ -65,7 +65,7 @@ def without_places(found: Comparison) -> str:
     return text
 
 
-def test_the_report_is_that_of_the_same_traces_here(runs: tuple[Path, Path], stored: list[str]) -> None:
+def test_the_report_equals_that_of_local_traces(runs: tuple[Path, Path], stored: list[str]) -> None:
     found = compare(*stored)
 
     assert without_places(found) == without_places(compare(*runs))
@@ -84,7 +84,7 @@ def test_records_are_not_copied(runs: tuple[Path, Path], stored: list[str]) -> N
     assert copied < original.stat().st_size / 4
 
 
-def test_one_batch_is_fetched_by_itself(runs: tuple[Path, Path], stored: list[str]) -> None:
+def test_single_remote_records_equal_local_ones(runs: tuple[Path, Path], stored: list[str]) -> None:
     (process,) = open_trace(trace_folder(stored[0])).processes
     (here,) = open_trace(runs[0]).processes
 
@@ -93,7 +93,7 @@ def test_one_batch_is_fetched_by_itself(runs: tuple[Path, Path], stored: list[st
         assert chunk.children["outputs"].digests_of(row) == same.children["outputs"].digests_of(place)
 
 
-def test_other_processes_read_there_too(runs: tuple[Path, Path]) -> None:
+def test_other_processes_can_read_remote_traces(runs: tuple[Path, Path]) -> None:
     urls = [f"file://{run}" for run in runs]
 
     with pairs_over(2, None) as pairs:
@@ -116,7 +116,7 @@ def test_commands_take_urls(runs: tuple[Path, Path], stored: list[str]) -> None:
         ("file:///nothing/at/all", "trace-missing"),
     ],
 )
-def test_what_cannot_be_opened_is_said(url: str, identifier: str) -> None:
+def test_urls_that_cannot_be_opened_are_refused(url: str, identifier: str) -> None:
     with pytest.raises(DeterminismError) as raised:
         trace_folder(url)
 
@@ -132,7 +132,7 @@ def test_messages_name_the_url_of_a_damaged_trace(stored: list[str]) -> None:
 
 
 class Hostile:
-    """A file system that names files outside of the trace, and fails."""
+    """A file system that lists files outside the trace, and fails."""
 
     def find(self, root: str, detail: bool) -> dict[str, Any]:
         return {f"{root}/../outside": {"size": 1}, "/elsewhere": {"size": 1}, f"{root}/manifest.json": {"size": 1}}
@@ -143,7 +143,7 @@ class Hostile:
         raise ConnectionError("the store is down")
 
 
-def test_nothing_outside_of_the_trace_is_written_and_failures_of_a_store_are_said(
+def test_nothing_outside_the_trace_is_opened_and_failures_of_a_store_are_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(opening, "_file_system", lambda url: opening._Files(url, Hostile(), "/bucket/run"))
@@ -155,10 +155,10 @@ def test_nothing_outside_of_the_trace_is_written_and_failures_of_a_store_are_sai
     assert "the store is down" in str(raised.value)
 
 
-def test_a_file_that_is_read_in_smaller_pieces_than_were_asked_for(
+def test_a_file_may_be_read_in_smaller_pieces_than_requested(
     runs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stores, and file systems over a network, may give fewer bytes; never more are taken than belong to a message."""
+    """Stores and network file systems may return fewer bytes; no more are read than belong to a message."""
     whole = json_text(document(compare(*runs)))
     read_at = FileParts.read_at
     asked: list[int] = []

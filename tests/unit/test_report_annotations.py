@@ -1,4 +1,4 @@
-"""Annotations for GitHub: one workflow command a line, and nothing that a program chose becomes one."""
+"""Annotations for GitHub: one workflow command per line, and no text chosen by a program becomes a command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 VARIED = dict(make_varied())
 
 COMMAND = re.compile(r"::(error|warning|notice) ((?:[a-z]+=[^:,]*)(?:,[a-z]+=[^:,]*)*)::(.*)")
-"""What the runner takes apart, as `ActionCommand.TryParseV2` of actions/runner does."""
+"""The format that the runner parses, as `ActionCommand.TryParseV2` of actions/runner does."""
 
 ATTACKS = [
     "::error::x",
@@ -80,7 +80,7 @@ def test_each_cause_is_a_warning_at_its_line() -> None:
     assert found[0][2].startswith("An op whose threads add in any order\n100 repeats")
 
 
-def test_what_a_checkpoint_lacks_is_an_error_at_the_line_that_saves() -> None:
+def test_a_missing_part_of_a_checkpoint_is_an_error_at_the_line_that_saves() -> None:
     content = {
         **make_full_document(),
         "missing": [{"id": "scheduler", "site": make_place(9, "save()"), "fix": "Save it."}],
@@ -95,7 +95,7 @@ def test_files_outside_the_workspace_keep_their_path(monkeypatch: pytest.MonkeyP
     assert parsed(next(annotation_lines(make_full_document())))[1]["file"] == "/home/ada/project/train.py"
 
 
-def test_equal_runs_are_a_notice_and_no_verdict_is_an_error() -> None:
+def test_equal_runs_are_a_notice_and_a_missing_verdict_is_an_error() -> None:
     [same] = annotation_lines(document(make_comparison()))
     assert (
         same == "::notice title=determinism%3A same::Same: 2 runs, 10 steps, 1,234 records, every tensor bit-identical"
@@ -105,7 +105,7 @@ def test_equal_runs_are_a_notice_and_no_verdict_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("name", VARIED)
-def test_every_report_gives_commands(name: str) -> None:
+def test_every_report_consists_of_commands(name: str) -> None:
     assert all(parsed(line) for line in annotation_lines(document(VARIED[name])))
 
 
@@ -140,14 +140,14 @@ def test_the_documented_matcher_finds_file_line_and_text(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_problem_is_one_line_whatever_a_program_chose(attack: str) -> None:
+def test_a_problem_is_one_line_whatever_its_text(attack: str) -> None:
     lines = list(problem_lines(flooded(attack)))
     assert len(lines) == len(list(problem_lines(flooded("harmless"))))
     assert all(len(line.splitlines()) == 1 for line in lines)
 
 
 @pytest.mark.parametrize("text", ["```", "a ```` b", "</details>", *ATTACKS])
-def test_nothing_in_the_summary_of_a_step_is_markup(text: str) -> None:
+def test_no_text_in_a_step_summary_is_markup(text: str) -> None:
     heading, _, body = step_summary(flooded(text)).partition("\n\n")
     assert heading == "### Determinism: different"
     fence, *lines, last, end = body.split("\n")

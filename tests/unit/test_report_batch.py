@@ -1,4 +1,4 @@
-"""The report says whether rows depend on their batch, which op made it so, and what was seen to cure it."""
+"""The report says whether rows depend on their batch, which op causes it, and what was verified to fix it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def text_in_junit(content: dict[str, Any]) -> str:
     return " ".join(plain_text(content, details=True).split())
 
 
-def test_equal_rows() -> None:
+def test_equal_rows_are_reported_as_the_same() -> None:
     text = text_of(same())
 
     assert "Same: 40 rows had equal results in batches of 1 and 16, at 7 places" in text
@@ -61,7 +61,7 @@ def test_equal_rows() -> None:
 
 
 @pytest.mark.parametrize("kind", [*BatchKind, None])
-def test_every_kind_is_explained_and_keeps_to_the_schema(kind: BatchKind | None) -> None:
+def test_every_kind_is_explained_and_matches_the_schema(kind: BatchKind | None) -> None:
     comparison = different(kind)
     text = text_of(comparison)
     found = document(comparison)
@@ -74,7 +74,7 @@ def test_every_kind_is_explained_and_keeps_to_the_schema(kind: BatchKind | None)
 
 
 @pytest.mark.parametrize("cured", [True, False])
-def test_a_cure_is_named_only_if_it_was_seen_to_cure(cured: bool) -> None:
+def test_a_fix_is_named_only_if_it_was_verified(cured: bool) -> None:
     comparison = with_trials(different(BatchKind.MIXING, training=True), cured=cured)
     text = " ".join(text_of(comparison).split())
     found = document(comparison)
@@ -89,7 +89,7 @@ def test_a_cure_is_named_only_if_it_was_seen_to_cure(cured: bool) -> None:
     assert [one["verified"] for one in found["batch"]["tried"]] == [cured]
 
 
-def test_differences_that_vanish_are_said() -> None:
+def test_differences_that_disappear_are_reported() -> None:
     assert "made no difference for these rows" in text_of(different(absorbed=True))
 
 
@@ -102,7 +102,7 @@ def test_an_inconclusive_verdict_says_why_and_nothing_else() -> None:
 
 
 def searched(comparison: Comparison, outcomes: Callable[[Trial], Comparison | None]) -> tuple[list[str], Comparison]:
-    """What is tried, in order, where trials come out in a way, and what is known then."""
+    """The fixes that are tried, in order, if trials have these outcomes, and the resulting comparison."""
     tried: list[str] = []
 
     def attempt(trial: Trial) -> Comparison | None:
@@ -118,7 +118,7 @@ def trials_of(comparison: Comparison, outcomes: Callable[[Trial], Comparison | N
     return searched(comparison, outcomes)[0]
 
 
-def test_settings_are_tried_where_they_may_help() -> None:
+def test_settings_are_tried_only_if_they_may_help() -> None:
     def nothing_helps(trial: Trial) -> Comparison:
         return different(BatchKind.MIXING)
 
@@ -129,12 +129,12 @@ def test_settings_are_tried_where_they_may_help() -> None:
 
 
 def helps(*identifiers: str) -> Callable[[Trial], Comparison]:
-    """What comes of trials of which only these cure."""
+    """The outcomes of trials if only these fixes help."""
     return lambda trial: same() if trial.fix.identifier in identifiers else different(BatchKind.OP)
 
 
 @pytest.mark.parametrize("kind", [BatchKind.MIXING, BatchKind.OP])
-def test_kernels_are_tried_in_evaluation_mode_where_that_leaves_them(kind: BatchKind) -> None:
+def test_kernels_are_tried_in_evaluation_mode_if_the_mode_is_not_enough(kind: BatchKind) -> None:
     tried, comparison = searched(different(kind, training=True), helps("evaluation-mode-one-thread"))
 
     assert tried[0] == "evaluation-mode" and "evaluation-mode-one-thread" in tried
@@ -146,7 +146,7 @@ def test_kernels_are_tried_in_evaluation_mode_where_that_leaves_them(kind: Batch
     ]
 
 
-def test_the_mode_is_no_cause_where_one_kernel_cures_without_it() -> None:
+def test_the_mode_is_not_a_cause_if_a_kernel_setting_helps_without_it() -> None:
     _, comparison = searched(different(BatchKind.OP, training=True), helps("evaluation-mode-one-thread", "one-thread"))
 
     assert [fix.identifier for fix in comparison.fixes] == ["one-thread"]
@@ -154,7 +154,7 @@ def test_the_mode_is_no_cause_where_one_kernel_cures_without_it() -> None:
     assert ("training-mode", "confirmed") not in [(cause.identifier, cause.status) for cause in comparison.causes]
 
 
-def test_kernels_are_tried_where_evaluation_mode_cannot_be() -> None:
+def test_kernels_are_tried_if_evaluation_mode_cannot_be() -> None:
     _, comparison = searched(
         different(BatchKind.OP, training=True),
         lambda trial: None if trial.fix.identifier == "evaluation-mode" else helps("one-thread")(trial),
@@ -163,13 +163,13 @@ def test_kernels_are_tried_where_evaluation_mode_cannot_be() -> None:
     assert [fix.identifier for fix in comparison.fixes] == ["one-thread"]
 
 
-def test_what_could_not_be_tried_is_not_said_to_have_been() -> None:
+def test_trials_that_could_not_be_made_are_not_reported() -> None:
     _, comparison = searched(different(BatchKind.OP), lambda trial: None)
 
     assert comparison.batch is not None and not comparison.batch.tried
 
 
-def test_runs_in_which_nothing_was_compared_prove_no_cure() -> None:
+def test_runs_without_compared_rows_do_not_prove_a_cure() -> None:
     whole = same()
     assert whole.batch is not None
     empty = replace(whole, batch=replace(whole.batch, rows_matched=0))
@@ -179,7 +179,7 @@ def test_runs_in_which_nothing_was_compared_prove_no_cure() -> None:
     assert not is_cured(different(), different())
 
 
-def test_a_fix_of_the_environment_is_written_as_a_shell_takes_it() -> None:
+def test_an_environment_fix_is_written_in_shell_syntax() -> None:
     fix = Fix("mkl", "One kernel", None, (("MKL_CBWR", "AVX2,STRICT"),), True)
     comparison = replace(different(), diagnosis=Diagnosis(fixes=[fix]))
 

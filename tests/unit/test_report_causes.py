@@ -1,4 +1,4 @@
-"""What the report says of causes and fixes: the answer first, and what shows it behind `-v`."""
+"""Causes and fixes in the report: the answer first, and its evidence only with `-v`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def explained(*causes: Cause, fixes: tuple[Fix, ...] = ()) -> Comparison:
     return make_different(causes=list(causes), fixes=list(fixes), experiments=[EXPERIMENT])
 
 
-def test_cause_fix_and_place_in_this_order_and_in_fifteen_lines() -> None:
+def test_cause_place_and_fix_come_first_and_in_few_lines() -> None:
     lines = lines_of(explained(cause(), fixes=(FIX,)), 80)
     assert lines[0] == "Different: the result depends on a hash (confirmed)"
     assert lines[2] == "  /p/read.py:2      value = hash(name)"
@@ -86,7 +86,7 @@ def test_two_causes_are_two_blocks_each_with_its_fix() -> None:
     assert order == ["cause", "/p/read.py:2", "fix", "cause", "/p/read.py:9", "fix"]
 
 
-def test_causes_of_one_sort_share_the_fixes_in_order() -> None:
+def test_causes_of_one_kind_share_the_fixes_in_order() -> None:
     fixes = tuple(Fix("hash-value", f"Fix {number}", f"value = {number}", None, True, 3) for number in range(3))
     text = text_of(explained(cause(line=2), cause(line=9), fixes=fixes)).partition("first difference")[0]
     assert (
@@ -104,14 +104,14 @@ def test_a_possible_cause_is_not_the_answer() -> None:
     assert "  possible causes   The result depends on a hash, /p/read.py:2" in lines
 
 
-def test_what_shows_a_cause_is_a_detail() -> None:
+def test_the_evidence_for_a_cause_is_a_detail() -> None:
     comparison = explained(cause(), fixes=(FIX,))
     for detail in ("Why.", "line read.py:2 fixed: All 3 runs were bit-identical. (3 runs)", "hash-value, confirmed"):
         assert detail in text_of(comparison)
         assert detail not in " ".join(lines_of(comparison))
 
 
-def test_a_fix_that_no_run_was_made_with_says_so() -> None:
+def test_a_fix_without_any_run_says_so() -> None:
     text = text_of(explained(cause(), fixes=(Fix("hash-value", "Use another hash"),)))
     assert "fix Use another hash (not verified: the cause is confirmed, but no run was made with this change)" in text
 
@@ -127,7 +127,7 @@ def test_a_fix_that_no_run_was_made_with_says_so() -> None:
         ),
     ],
 )
-def test_a_changed_line_that_did_not_help_is_said_to_be_so(equal: bool | None, outcome: str, said: str) -> None:
+def test_a_changed_line_that_did_not_help_is_labelled_as_such(equal: bool | None, outcome: str, said: str) -> None:
     made = Experiment("line read.py:2", "fixed", 2, equal, outcome)
     fix = Fix("hash-value", "Use another hash", "key = 0", patch="--- read.py\n+++ read.py")
     text = text_of(explained(replace(cause(), experiments=(made,)), fixes=(fix,)))

@@ -1,4 +1,4 @@
-"""The drawings of the page: where things lie, and that no number breaks them."""
+"""The charts of the page: where their elements are, and that no number breaks them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def points(curve: list[str]) -> list[tuple[float, float]]:
     return [(float(x), float(y)) for part in curve for x, y in re.findall(r"(\S+),(\S+)", part)]
 
 
-def test_a_scale_leads_from_end_to_end() -> None:
+def test_a_scale_maps_values_to_positions() -> None:
     scale = Scale(0, 10, 100, 0)
     assert [scale.at(value) for value in (0, 5, 10)] == [100, 50, 0]
     assert Scale(1, 100, 0, 20, is_logarithmic=True).at(10) == 10
@@ -68,7 +68,7 @@ def test_losses_over_orders_of_magnitude_get_a_logarithmic_axis() -> None:
     assert not value_scale([1.0, 2.0], 0, 100).is_logarithmic
 
 
-def test_a_falling_loss_falls_in_the_drawing() -> None:
+def test_a_falling_loss_falls_in_the_chart() -> None:
     chart = loss_chart(with_losses((3.0, 3.0), (2.0, 2.0), (1.0, 1.5)))
     assert chart is not None
     first, second = (points(curve) for curve in chart.curves)
@@ -76,7 +76,7 @@ def test_a_falling_loss_falls_in_the_drawing() -> None:
     assert first[:2] == second[:2] and first[2][1] > second[2][1]
 
 
-def test_the_difference_is_on_the_ground_until_the_losses_part() -> None:
+def test_the_difference_is_on_the_baseline_until_the_losses_diverge() -> None:
     chart = loss_chart(with_losses((3.0, 3.0), (2.0, 2.0), (1.0, 1.0 + 1e-7), (0.5, 0.5 + 1e-3)))
     assert chart is not None
     heights = [y for _, y in points(chart.difference)]
@@ -86,20 +86,20 @@ def test_the_difference_is_on_the_ground_until_the_losses_part() -> None:
     assert chart.largest == pytest.approx(1e-3)
 
 
-def test_a_loss_that_is_not_known_interrupts_the_curve() -> None:
+def test_an_unknown_loss_interrupts_the_curve() -> None:
     chart = loss_chart(with_losses((3.0, 3.0), (None, 2.0), (1.0, None), (0.5, 0.5)))
     assert chart is not None
     assert [len(points([part])) for part in chart.curves[0]] == [2, 2]
     assert [len(points([part])) for part in chart.curves[1]] == [2, 2]
 
 
-def test_equal_losses_are_said_to_be_equal() -> None:
+def test_equal_losses_are_reported_as_equal() -> None:
     chart = loss_chart(with_losses((3.0, 3.0), (2.0, 2.0)))
     assert chart is not None and chart.first_at is None
     assert "The losses are equal at all 2 steps" in page(with_losses((3.0, 3.0), (2.0, 2.0)))
 
 
-def test_no_losses_no_chart() -> None:
+def test_without_losses_there_is_no_chart() -> None:
     assert loss_chart(with_losses()) is None
     assert loss_chart(with_losses((None, None))) is None
 
@@ -124,25 +124,25 @@ def test_bars_show_the_share_of_records() -> None:
     assert not chart.is_thinned
 
 
-def test_one_record_of_a_million_is_to_be_seen() -> None:
+def test_one_record_in_a_million_is_visible() -> None:
     chart = spread_chart(with_spans((0, 9, 1_000_000, 1)))
     assert chart is not None and chart.is_thinned
     assert chart.bars[0].height > 1
     assert chart.bars[0].text.startswith("steps 0 to 9: 1 of 1,000,000 records differ")
 
 
-def test_steps_of_any_number_fit() -> None:
+def test_step_numbers_of_any_size_fit() -> None:
     chart = spread_chart(with_spans((10**30, 10**30, 5, 5), (10**30 + 10**20, 10**31, 5, 4)))
     assert chart is not None
     assert all(math.isfinite(number) and 0 <= number <= 720 for bar in chart.bars for number in bar[:4])
 
 
-def test_no_spans_no_chart() -> None:
+def test_without_spans_there_is_no_chart() -> None:
     assert spread_chart({**make_full_document(), "divergence_by_step": None}) is None
     assert spread_chart(with_spans((0, 0, 0, 0))) is None
 
 
-def test_values_go_downwards() -> None:
+def test_values_flow_downwards() -> None:
     picture = flow_picture(make_dataflow())
     assert picture is not None
     heights = {box.node["id"]: box.y for box in picture.boxes}
@@ -150,7 +150,7 @@ def test_values_go_downwards() -> None:
         assert heights[edge["from"]] < heights[edge["to"]]
 
 
-def test_no_box_lies_on_another() -> None:
+def test_boxes_do_not_overlap() -> None:
     picture = flow_picture(make_dataflow())
     assert picture is not None
     for one in picture.boxes:
@@ -160,14 +160,14 @@ def test_no_box_lies_on_another() -> None:
             assert one is other or apart
 
 
-def test_boxes_look_as_their_records_are() -> None:
+def test_the_look_of_a_box_reflects_its_record() -> None:
     picture = flow_picture(make_dataflow())
     assert picture is not None
     looks = {box.node["id"]: box.look for box in picture.boxes}
     assert (looks[4], looks[5], looks[2], looks[3]) == ("origin", "differs", "equal", "unknown")
 
 
-def test_boxes_stand_near_what_they_are_connected_with() -> None:
+def test_boxes_are_close_to_the_boxes_they_are_connected_to() -> None:
     nodes = [make_node(number, 0 if number < 3 else 1, "op", True) for number in range(6)]
     edges = [{"from": number, "to": 5 - number, "differs": True} for number in range(3)]
     picture = flow_picture({"nodes": nodes, "edges": edges, "left_out": 0})
@@ -187,13 +187,13 @@ def test_long_names_are_cut_to_fit_and_kept_in_full() -> None:
     assert "x" * 200 in page({**make_full_document(), "dataflow": dataflow})
 
 
-def test_edges_to_nowhere_are_not_drawn() -> None:
+def test_edges_without_a_node_are_not_drawn() -> None:
     picture = flow_picture(
         {"nodes": [make_node(1, 0, "op", True)], "edges": [{"from": 7, "to": 1, "differs": None}], "left_out": 0}
     )
     assert picture is not None and picture.arrows == []
 
 
-def test_no_nodes_no_picture() -> None:
+def test_without_nodes_there_is_no_picture() -> None:
     assert flow_picture(None) is None
     assert flow_picture({"nodes": [], "edges": [], "left_out": 0}) is None

@@ -1,4 +1,4 @@
-"""SARIF and GitLab's code quality: what each holds, that fixes are the diffs, and that no string of a program breaks the form."""
+"""SARIF and GitLab code quality: their contents, fixes that match the diffs, and strings that do not break the format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from determinism.report.document import document, read_document
 from tests.builders import WEIRD, make_comparison, make_inconclusive, make_varied
 from tests.documents import FILE, flooded, make_full_document, make_place
 
-# The part of SARIF's schema that these files use, stricter than it: keys that are not named are mistakes here.
+# The part of SARIF's schema that these files use, made stricter: unknown keys are errors here.
 TEXT = {
     "type": "object",
     "required": ["text"],
@@ -194,12 +194,12 @@ def test_a_verified_fix_replaces_the_lines_of_its_diff() -> None:
     )
 
 
-def test_a_fix_that_no_run_verified_is_not_offered_for_applying() -> None:
+def test_an_unverified_fix_is_not_offered() -> None:
     [result] = run_of(with_diff(verified=False))["results"]
     assert "fixes" not in result
 
 
-def test_what_a_checkpoint_lacks_is_a_finding() -> None:
+def test_a_missing_part_of_a_checkpoint_is_a_finding() -> None:
     content = {**make_full_document(), "causes": [], "missing": [{"id": "scheduler", "site": make_place(9, "save()"), "fix": "Save it."}]}  # fmt: skip
     [result] = run_of(content)["results"]
     assert result["ruleId"] == "checkpoint-incomplete"
@@ -217,7 +217,7 @@ def test_equal_runs_have_no_finding_and_no_verdict_is_a_failed_invocation() -> N
     assert trouble["invocations"][0]["toolExecutionNotifications"][0]["message"]["text"] == "100 % failed."
 
 
-def test_the_fingerprint_outlasts_lines_that_are_added_above() -> None:
+def test_the_fingerprint_is_unchanged_by_lines_added_above() -> None:
     content, moved, other = make_full_document(), make_full_document(), make_full_document()
     moved["causes"][0]["sites"][0]["line"] += 40
     other["causes"][0]["sites"][0]["code"] = "y = 1"
@@ -226,12 +226,12 @@ def test_the_fingerprint_outlasts_lines_that_are_added_above() -> None:
 
 
 @pytest.mark.parametrize("name", VARIED)
-def test_every_report_keeps_to_the_form(name: str) -> None:
+def test_every_report_conforms_to_the_schema(name: str) -> None:
     run_of(document(VARIED[name]))
     listed(document(VARIED[name]))
 
 
-def test_every_stored_report_keeps_to_the_form() -> None:
+def test_every_stored_report_conforms_to_the_schema() -> None:
     assert len(STORED) > 100
     for path in STORED:
         content = read_document(path)
@@ -240,13 +240,13 @@ def test_every_stored_report_keeps_to_the_form() -> None:
 
 
 @pytest.mark.parametrize("text", [WEIRD, "", "a b%20c", "é\n--- x\n+++ y\n@@ -1 +1 @@\n-a\n+b", "\ud800"])
-def test_no_string_of_a_program_breaks_the_form(text: str) -> None:
+def test_no_string_of_a_program_breaks_the_format(text: str) -> None:
     content = flooded(text or " ")
     run_of(content)
     listed(content)
 
 
-def test_a_cause_has_the_page_that_lint_has() -> None:
+def test_a_cause_has_the_same_page_as_in_lint() -> None:
     content = make_full_document()
     (rule, *_) = json.loads(sarif_text(content))["runs"][0]["tool"]["driver"]["rules"]
     assert rule["id"] == content["causes"][0]["id"]

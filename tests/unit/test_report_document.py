@@ -1,4 +1,4 @@
-"""The JSON document: what is in it, and how it is written."""
+"""The JSON document: its contents, and how it is written."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_the_document_of_two_equal_runs() -> None:
     }
 
 
-def test_the_first_divergence() -> None:
+def test_the_document_contains_the_first_divergence() -> None:
     first = document(make_different())["first_divergence"]
     stack = [
         {"file": "/home/ada/project/train.py", "line": 41, "function": "train_step", "code": "loss.backward()"},
@@ -145,7 +145,7 @@ def test_the_first_divergence() -> None:
     }
 
 
-def test_the_evidence() -> None:
+def test_the_document_contains_the_evidence() -> None:
     first = make_divergence(outputs=(make_looked_at(),))
     found = document(make_different(first_divergence=first, evidence=make_evidence()))
     (output,) = found["first_divergence"]["outputs"]
@@ -160,7 +160,7 @@ def test_the_evidence() -> None:
     assert found["reproducer"] == "/home/ada/project/traces/reproducer/reproduce.py"
 
 
-def test_everything_beside_the_first_divergence() -> None:
+def test_the_document_contains_everything_besides_the_first_divergence() -> None:
     found = document(make_crowded("text", "/data/train.py"))
     assert [list(divergence) for divergence in found["divergences"]] == [SHORT_KEYS] * 6
     assert found["divergences"][0]["site"]["line"] == 3
@@ -203,7 +203,7 @@ def test_strings_keep_everything_but_surrogates() -> None:
 
 
 @pytest.mark.parametrize("name", ["missing/report.json", "file/report.json", ".", "null\0byte.json"])
-def test_a_report_that_cannot_be_written(name: str, tmp_path: Path) -> None:
+def test_a_report_that_cannot_be_written_is_an_error(name: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
     with pytest.raises(UsageError, match=re.escape(str(tmp_path))) as caught:
         write_json(make_comparison(), tmp_path / name)
@@ -212,7 +212,7 @@ def test_a_report_that_cannot_be_written(name: str, tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "kept"
 
 
-def test_a_report_replaces_the_one_before(tmp_path: Path) -> None:
+def test_a_report_replaces_an_earlier_one(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     path.write_text("old " * 10_000)
     write_json(make_inconclusive("It was interrupted."), path)

@@ -1,4 +1,4 @@
-"""The HTML page: what is on it, and that it stays whole whatever the document holds."""
+"""The HTML page: its contents, and that it stays intact whatever the document holds."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_everything_that_a_report_may_show_has_its_section() -> None:
 
 
 @pytest.mark.parametrize("name", VARIED)
-def test_every_report_makes_a_whole_page(name: str) -> None:
+def test_every_report_makes_a_complete_page(name: str) -> None:
     read = Page(page(document(VARIED[name])))
     assert read.tags.count("h1") == 1
     assert read.text.strip()
@@ -79,14 +79,14 @@ def test_the_verdict_comes_first() -> None:
         assert read.text.index(verdict) < read.text.index("Environment")
 
 
-def test_the_source_line_stands_among_its_neighbours() -> None:
+def test_the_source_line_is_shown_with_its_neighbours() -> None:
     text = page(make_full_document())
     hit = re.findall(r'<span class="line hit">(.*?)</span><span class="line">', text)
     assert hit[0] == '<span class="line-number">17</span>        x = self.embedding(tokens)'
     assert "# embed them" in text
 
 
-def test_what_a_checkpoint_lacks_is_told_once() -> None:
+def test_a_missing_part_of_a_checkpoint_is_stated_once() -> None:
     frame = make_frame(9, code="torch.save(model.state_dict(), path)")
     found = make_different(resume=ResumeFindings([Missing("scheduler", frame, "Save scheduler.state_dict() too.")]))
     read = Page(page(document(found)))
@@ -102,7 +102,7 @@ def test_without_its_file_a_place_shows_its_own_line() -> None:
     assert "# embed them" not in text
 
 
-def test_causes_and_fixes_come_with_what_shows_them() -> None:
+def test_causes_and_fixes_come_with_their_evidence() -> None:
     read = Page(page(make_full_document()))
     for expected in (
         "confirmed An op whose threads add in any order",
@@ -116,7 +116,7 @@ def test_causes_and_fixes_come_with_what_shows_them() -> None:
         assert expected in read.text
 
 
-def test_every_experiment_is_told_and_what_limits_the_causes() -> None:
+def test_experiments_and_the_limits_of_the_causes_are_listed() -> None:
     read = Page(page(make_full_document()))
     for expected in (
         "They differ with these factors perturbed on purpose: memory, schedule.",
@@ -127,7 +127,7 @@ def test_every_experiment_is_told_and_what_limits_the_causes() -> None:
         assert expected in read.text
 
 
-def test_what_the_first_run_ran_on_is_told_in_short_and_in_full() -> None:
+def test_the_environment_of_the_first_run_is_shown() -> None:
     read = Page(page(make_full_document()))
     assert "Environment of run 1: Python 3.12.1, torch 2.13.0, A processor gpus none" in read.text
 
@@ -146,7 +146,7 @@ def test_values_come_with_their_places() -> None:
         assert expected in read.text
 
 
-def test_values_of_two_further_runs_are_said_to_be_that() -> None:
+def test_values_of_two_further_runs_are_labelled_as_such() -> None:
     found = make_full_document()
     found["evidence"]["source"] = "runs"
     read = Page(page(found))
@@ -166,7 +166,7 @@ def test_rows_in_batches_have_their_section() -> None:
         assert expected in read.text
 
 
-def test_the_page_begins_with_what_the_terminal_shows() -> None:
+def test_the_page_begins_with_the_terminal_report() -> None:
     found = make_full_document()
     top = Page(page(found)).text.partition("What happened")[0]
     for entry in found["story"]:
@@ -216,7 +216,7 @@ def diff_to(*after: str) -> str:
 
 
 def applied(diffs: list[str], folder: Path) -> list[str]:
-    """The program after the file of diffs was applied by git, which takes no line that is elsewhere."""
+    """Apply the file of diffs with git, which tolerates no displaced line, and return the program."""
     found = make_full_document()
     found["fixes"] = [{**found["fixes"][0], "patch": diff, "verified": True} for diff in diffs]
     (folder / "train.py").write_text("".join(f"{line}\n" for line in PROGRAM), encoding="utf-8")
@@ -226,7 +226,7 @@ def applied(diffs: list[str], folder: Path) -> list[str]:
     return (folder / "train.py").read_text(encoding="utf-8").splitlines()
 
 
-def test_diffs_of_one_file_are_one_diff_that_makes_all_changes(tmp_path: Path) -> None:
+def test_diffs_of_one_file_are_merged_into_one_that_makes_all_changes(tmp_path: Path) -> None:
     begin, rest = PROGRAM[:4], PROGRAM[4:]
     seeds = [diff_to(*begin, "", f"{library}.seed(0)", *rest) for library in ("random", "numpy.random")]
     line = diff_to(*PROGRAM[:7], "x2 = sorted(set(x1))", "x2 += 1", *PROGRAM[8:])
@@ -260,13 +260,13 @@ def test_diffs_that_change_one_line_in_two_ways_stay_apart() -> None:
     assert patch_text(found) == f"{diffs[0]}\n{diffs[1]}\n"
 
 
-def test_commands_are_quoted_as_a_shell_needs_it() -> None:
+def test_commands_are_quoted_for_a_shell() -> None:
     found = make_full_document()
     found["runs"][0]["command"] = ["python", "train.py", "--model", "mean of texts"]
     assert page(found).count("python train.py --model &#39;mean of texts&#39;</code>") == 2
 
 
-def test_a_command_that_is_to_be_run_next_can_be_copied_as_one_block() -> None:
+def test_the_next_command_to_run_can_be_copied_as_one_block() -> None:
     found = {
         **make_full_document(),
         "diagnosis": "No cause was searched for.\ndeterminism check --explain -- python train.py",
@@ -288,7 +288,7 @@ def test_the_heading_begins_with_a_capital_unless_it_begins_with_a_name(headline
     assert f"<h1>{heading}</h1>" in page({**make_full_document(), "headline": headline})
 
 
-def test_what_a_checkpoint_lacks_is_the_cause_and_its_fix_claims_no_runs_that_were_not_counted() -> None:
+def test_a_missing_part_of_a_checkpoint_is_the_cause_and_its_fix_claims_no_uncounted_runs() -> None:
     missing = [Missing("rng-torch", None, "Save it.")]
     found = document(make_different(first_divergence=None, resume=ResumeFindings(missing=missing)))
     found["fixes"] = [make_fix(runs=0, verified=True)]
@@ -314,7 +314,7 @@ def test_a_cause_elsewhere_shows_its_own_line() -> None:
     assert "times as long" not in read.text
 
 
-def test_what_is_not_known_is_said() -> None:
+def test_unknown_facts_are_stated_as_such() -> None:
     read = Page(page(document(make_different())))
     for expected in (
         "How many records differ in each step was not counted.",
@@ -339,7 +339,7 @@ def test_no_string_becomes_markup(attack: str) -> None:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_no_string_reaches_an_attribute_that_acts(attack: str) -> None:
+def test_no_string_reaches_an_active_attribute(attack: str) -> None:
     for tag, name, value in Page(page(flooded(attack))).attributes:
         if name in ("href", "src", "style", "class", "id", "http-equiv", "d", "points", "marker-end"):
             assert "alert" not in value and "example" not in value, (tag, name, value)
@@ -350,7 +350,7 @@ def test_strings_are_shown_as_they_are() -> None:
     assert "<b>&amp; 'x' \"y\"" in read.text
 
 
-def test_what_a_terminal_or_a_reader_would_obey_becomes_visible() -> None:
+def test_control_characters_become_visible() -> None:
     text = page(flooded(WEIRD))
     assert not set(text) & {"\x1b", "\u202e", "\x07", "\r", "\udce9", "\x9b"}
     assert "\\u202e" in text
@@ -362,7 +362,7 @@ def test_very_long_strings_are_cut() -> None:
     assert "x" * 5001 not in text
 
 
-def test_steps_that_were_not_counted_are_said() -> None:
+def test_uncounted_steps_are_mentioned() -> None:
     found = make_full_document()
     assert "were not counted" not in page(found)
     found["recorded"]["steps"] = 500

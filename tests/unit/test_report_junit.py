@@ -1,4 +1,4 @@
-"""JUnit XML: what continuous integration is told, and that every text makes XML that can be read."""
+"""JUnit XML: the results for continuous integration, and valid XML whatever the text."""
 
 from __future__ import annotations
 
@@ -97,6 +97,6 @@ def test_no_string_becomes_markup(attack: str) -> None:
     assert [sorted(one.keys()) for one in attacked.iter()] == [sorted(one.keys()) for one in plain.iter()]
 
 
-def test_what_xml_forbids_becomes_visible() -> None:
+def test_characters_that_xml_forbids_become_visible() -> None:
     _, case = read(junit_text(flooded("a\x00b\x1b[31m")))
     assert "a\\x00b\\x1b[31m" in (case.find("failure").text or "")  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Leftovers in the report: prominent with a remedy where the runs differ, a note where they agree."""
+"""Leftovers in the report: prominent with a remedy if the runs differ, a note if they agree."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.rendered import lines_of, text_of
 
 
 def left(*names: str, is_copied: bool = True, change: FileChange = FileChange.CREATED) -> list[Leftover]:
-    """Files in the working directory."""
+    """Leftover files in the working directory."""
     return [Leftover(str(Path.cwd() / name), 1, 2, is_copied, change=change) for name in names]
 
 
-def test_differing_runs_are_told_what_to_do_first() -> None:
+def test_the_report_of_differing_runs_shows_leftovers_first() -> None:
     lines = lines_of(make_different(leftovers=left("last.pt")))
     assert lines[2].startswith("  leftovers         The runs did not start from the same files: run 2 read last.pt")
     assert "To start them from the same files: --before 'rm -f last.pt', or --fresh-copy." in " ".join(lines)
@@ -39,40 +39,40 @@ def test_files_are_named(names: list[str], said: str) -> None:
     assert said in text_of(make_different(leftovers=left(*names)))
 
 
-def test_a_folder_is_removed_with_what_is_in_it() -> None:
+def test_a_folder_is_removed_with_its_contents() -> None:
     inside, folder = left("ck/step", "ck")
     text = text_of(make_different(leftovers=[inside, replace(folder, is_folder=True)]))
     assert "To start them from the same files: --before 'rm -rf ck', or --fresh-copy." in text
     assert "run 2 read ck, which run 1 had left: it was created" in text
 
 
-def test_a_file_is_removed_like_one_beside_folders_that_are_not_named() -> None:
+def test_unnamed_folders_do_not_change_how_files_are_removed() -> None:
     *files, folder = left("a", "b", "c", "d")
     text = text_of(make_different(leftovers=[*files, replace(folder, is_folder=True)]))
     assert "--before 'rm -f a b c ...'" in text
 
 
-def test_copy_is_no_remedy_for_files_elsewhere() -> None:
+def test_a_copy_is_not_a_remedy_for_files_elsewhere() -> None:
     assert "--fresh-copy" not in text_of(make_different(leftovers=left("x", is_copied=False)))
 
 
 @pytest.mark.parametrize("change", [FileChange.UNSEEN, FileChange.OVERWRITTEN])
 @pytest.mark.parametrize("is_copied", [True, False])
-def test_removal_is_only_suggested_for_what_a_run_created(change: FileChange, is_copied: bool) -> None:
+def test_removal_is_only_suggested_for_files_that_a_run_created(change: FileChange, is_copied: bool) -> None:
     text = text_of(make_different(leftovers=left("config.yaml", is_copied=is_copied, change=change)))
     assert "rm -f" not in text
     assert ("--fresh-copy" in text) == is_copied
     assert ("perhaps by another process" in text) == (change is FileChange.UNSEEN)
 
 
-def test_what_was_created_and_what_was_not_are_told_apart() -> None:
+def test_created_files_are_distinguished_from_others() -> None:
     changes = [*left("config.yaml", change=FileChange.UNSEEN), *left("last.pt")]
     text = text_of(make_different(leftovers=changes))
     assert "--before 'rm -f last.pt', or --fresh-copy" in text
     assert "Also, run 2 read config.yaml, which changed during run 1, perhaps by another process" in text
 
 
-def test_leftover_is_not_removable_unless_said() -> None:
+def test_a_leftover_is_not_removable_by_default() -> None:
     assert Leftover("config.yaml", 1, 2, is_copied=True).change is FileChange.UNSEEN
 
 
@@ -83,7 +83,7 @@ def test_equal_runs_get_a_note() -> None:
 
 
 @pytest.mark.parametrize("verbose", [False, True])
-def test_the_report_at_the_end_says_it_again(verbose: bool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_final_report_repeats_the_leftovers(verbose: bool, capsys: pytest.CaptureFixture[str]) -> None:
     leftovers = [*left("last.pt"), *left("table", change=FileChange.UNSEEN)]
     shown = document(make_different(leftovers=leftovers, causes=[]))
     with pytest.raises(SystemExit):
@@ -94,7 +94,7 @@ def test_the_report_at_the_end_says_it_again(verbose: bool, capsys: pytest.Captu
     assert "Also, run 2 read table" in text
 
 
-def test_the_report_at_the_end_names_no_files_where_none_were_left(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_final_report_names_no_files_if_none_were_left(capsys: pytest.CaptureFixture[str]) -> None:
     shown = document(make_different(causes=[]))
     with pytest.raises(SystemExit):
         conclude(make_different(), Reports(), shown=shown)
@@ -108,7 +108,7 @@ def fix_of(*leftovers: Leftover, title: str = "Start each run from the same file
     return written["title"], written["code"]
 
 
-def test_the_fix_says_first_what_to_change_about_the_program() -> None:
+def test_the_fix_says_first_what_to_change_in_the_program() -> None:
     made = [replace(one, site=make_frame(7)) for one in left("last.pt")]
     title, code = fix_of(*made, title="Start each run from the same files; not enough on its own")
     begin = "Delete last.pt before each run, or start each run in an empty folder: "
@@ -128,5 +128,5 @@ def test_the_fix_deletes_nothing_that_may_be_the_users_own() -> None:
         assert code == "determinism check --fresh-copy -- python train.py"
 
 
-def test_without_leftovers_nothing_is_said() -> None:
+def test_without_leftovers_none_are_mentioned() -> None:
     assert "leftovers" not in text_of(make_different()) + text_of(make_comparison())

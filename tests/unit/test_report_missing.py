@@ -11,7 +11,7 @@ from determinism.report.story import missing_entries
 from tests.builders import make_comparison, make_different, make_frame
 
 NOT_KEPT_BY_STATE = {"number", "gradients", "own-data", "training-mode", "optimizer-order"}
-"""What `determinism.state` cannot be given as it is, or what no checkpoint holds."""
+"""Parts that `determinism.state` does not accept as they are, or that no checkpoint holds."""
 
 
 @pytest.mark.parametrize("identifier", PARTS)
@@ -25,19 +25,19 @@ def test_each_part_has_a_name_a_fix_and_a_line(identifier: str) -> None:
     assert document(comparison)["missing"][0]["id"] == identifier
 
 
-def test_what_cannot_be_told_is_said() -> None:
+def test_an_undetermined_part_is_reported() -> None:
     comparison = make_different(resume=ResumeFindings())
     (entry,) = missing_entries(comparison)
 
     assert "could not be determined" in entry.text
 
 
-def test_a_line_that_is_not_known_is_said() -> None:
+def test_an_unknown_line_is_reported() -> None:
     comparison = make_different(resume=ResumeFindings([Missing("optimizer", None, fix("optimizer"))]))
 
     assert "The line that saves is not known" in [*missing_entries(comparison)][-1].text
 
 
-def test_other_reports_say_nothing_of_it() -> None:
+def test_other_reports_do_not_mention_checkpoints() -> None:
     assert list(missing_entries(make_different())) == []
     assert list(missing_entries(make_comparison(resume=ResumeFindings()))) == []

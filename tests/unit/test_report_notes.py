@@ -1,4 +1,4 @@
-"""The notes of the terminal report: what limits the verdict, and what else was seen."""
+"""The notes of the terminal report: what limits the verdict, and what else was observed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_only_the_most_frequent_blind_spots_are_listed() -> None:
         (None, 0, "no steps were counted, because no optimizer stepped and no batch was loaded"),
     ],
 )
-def test_what_a_step_was(steps_by: str | None, steps: int, note: str | None) -> None:
+def test_the_meaning_of_a_step_is_noted(steps_by: str | None, steps: int, note: str | None) -> None:
     text = text_of(make_comparison(recorded=make_recorded(steps_by=steps_by, steps=steps)))
     assert ("2 runs, 10 steps, 1,234 records" in text) == bool(steps)
     assert (note in text) if note else ("steps are" not in text and "no steps" not in text)
@@ -59,7 +59,7 @@ def test_other_processes() -> None:
     assert "(data)" in text
 
 
-def test_another_thread_is_called_so() -> None:
+def test_another_thread_is_called_a_thread() -> None:
     first, other = make_divergence(), make_divergence(process="main", thread="loader")
     text = text_of(make_different(first_divergence=first, divergences=[first, other]))
     assert "1 other process or thread differs too thread loader of main: step" in text
@@ -99,7 +99,7 @@ def test_exit_statuses_that_differ() -> None:
     assert "run 2: exit status 1" in lines[2]
 
 
-def test_trouble_beside_a_verdict() -> None:
+def test_trouble_is_shown_with_a_verdict() -> None:
     text = text_of(make_different(trouble=[Trouble("disk-full", "The disk was full after step 3.")]))
     assert "trouble The disk was full after step 3." in text
 
@@ -121,20 +121,20 @@ def test_extra_runs() -> None:
     assert "timing" not in text_of(make_comparison())
 
 
-def test_settings_that_could_not_be_made() -> None:
+def test_settings_that_could_not_be_applied() -> None:
     text = text_of(make_comparison(open_settings=[("PYTHONHASHSEED", "needs a fresh process.")]))
     assert "not set" in text and "PYTHONHASHSEED needs a fresh process." in text
     assert "not set" not in text_of(make_comparison())
 
 
-def test_dead_differences_at_one_line_are_told_once() -> None:
+def test_dead_differences_at_one_line_are_listed_once() -> None:
     dead = [DeadDifference(0, "init", "aten::uniform_", make_frame(30))] * 3
     text = text_of(make_comparison(dead_differences=3, dead_first=dead))
     assert text.count("aten::uniform_") == 1
     assert ", 3 times" in text
 
 
-def test_runs_of_other_commands_are_said_to_be_such() -> None:
+def test_runs_of_different_commands_are_labelled_as_such() -> None:
     text = text_of(make_comparison(runs=[make_run(), make_run(2, command=["python", "other file.py"])]))
     assert "the runs have different commands" in text and "run 2: python 'other file.py'" in text
     assert "same command" not in text_of(make_comparison(runs=[make_run(), make_run(2)]))
@@ -143,7 +143,7 @@ def test_runs_of_other_commands_are_said_to_be_such() -> None:
 @pytest.mark.parametrize(
     ("status", "stopped_by", "advised"), [(0, None, True), (1, None, False), (None, "interrupt", False)]
 )
-def test_steps_are_not_asked_for_in_a_program_that_ended_early(
+def test_determinism_step_is_not_suggested_for_a_program_that_ended_early(
     status: int | None, stopped_by: str | None, advised: bool
 ) -> None:
     runs = [make_run(exit_status=status, stopped_by=stopped_by)] * 2

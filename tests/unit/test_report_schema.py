@@ -1,4 +1,4 @@
-"""The schema of the JSON document: every document keeps to it, and it notices when one does not."""
+"""The schema of the JSON document: every document conforms to it, and it detects violations."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ def objects(schema: Any) -> Iterator[dict[str, Any]]:
             yield from objects(value)
 
 
-def test_the_schema_is_one() -> None:
+def test_the_schema_is_valid() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
 
-def test_the_schema_leaves_no_room() -> None:
+def test_the_schema_is_strict() -> None:
     found = list(objects(SCHEMA))
     assert len(found) > 10
     for schema in found:
         if "properties" not in schema:
-            # Values by name, where nobody knows all the names.
+            # Values by name, where not all names are known.
             assert schema["additionalProperties"] == {"type": "string"}
             continue
         assert schema["additionalProperties"] is False
@@ -66,7 +66,7 @@ def reject(constant: str) -> None:
 
 
 @pytest.mark.parametrize("name", VARIED)
-def test_every_document_keeps_to_the_schema(name: str, tmp_path: Path) -> None:
+def test_every_document_conforms_to_the_schema(name: str, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     write_json(VARIED[name], path)
     written = json.loads(path.read_text(encoding="utf-8"), parse_constant=reject)
@@ -111,7 +111,7 @@ def test_the_schema_rejects(change: Callable[[dict[str, Any]], Any], complaint: 
         VALIDATOR.validate(plant(change))
 
 
-def test_the_schema_has_room_for_causes_and_fixes() -> None:
+def test_the_schema_accepts_causes_and_fixes() -> None:
     found = document(make_different())
     sites = [make_frame()._asdict()]
     experiment = {"factor": "threads", "action": "fixed", "runs": 3, "equal": True, "outcome": "d", "seconds": 1.5}

@@ -1,4 +1,4 @@
-"""What is known of ops, as text in columns and as JSON."""
+"""What is known about ops, as text in columns and as JSON."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def test_words_stay_whole() -> None:
     assert in_columns(rows, 70, 1, colors=False) == [f"{'a' * 60}  SDPBackend.EFFICIENT_ATTENTION  yes"]
 
 
-def test_nothing_makes_nothing() -> None:
+def test_no_rows_give_no_lines() -> None:
     assert in_columns([], 80, 0, colors=False) == []
 
 
-def test_styles_only_where_they_are_understood() -> None:
+def test_styles_are_used_only_if_colors_are_supported() -> None:
     assert styled(Cell("raises", "yellow"), colors=True) == "\x1b[33mraises\x1b[0m"
     assert styled(Cell("raises", "yellow"), colors=False) == "raises"
     assert styled(Cell("  ", "yellow"), colors=True) == "  "
@@ -50,7 +50,7 @@ def test_paragraphs_have_a_margin() -> None:
 
 
 @pytest.mark.parametrize("width", [60, 140])
-def test_an_answer_says_all(width: int) -> None:
+def test_an_answer_is_complete(width: int) -> None:
     answers = status("torch.nn.functional.interpolate", framework="torch", version="2.13", device="cuda")
     text = op_status_text(answers, [], width, colors=False)
     words = " ".join(text.split())
@@ -63,19 +63,19 @@ def test_an_answer_says_all(width: int) -> None:
     assert "not looked at" not in text
 
 
-def test_what_is_missing_is_said() -> None:
+def test_missing_knowledge_is_reported() -> None:
     answers = status("torch.median", framework="torch", version="1.7", device="cuda")
     text = " ".join(op_status_text(answers, [], 100, colors=False).split())
     assert "Nothing is known about it for this query, which does not mean that it is deterministic." in text
     assert "Something is known for the versions >=1.8" in text
 
 
-def test_a_version_that_was_not_looked_at_is_told() -> None:
+def test_a_version_that_was_not_examined_is_reported() -> None:
     text = op_status_text(status("torch.histc", version="2.99"), [], 100, colors=False)
     assert "Only 1.7 to 2.15 were examined;" in text
 
 
-def test_what_is_not_installed_is_named() -> None:
+def test_ops_that_are_not_installed_are_named() -> None:
     text = " ".join(
         op_status_text(status("torch.histc", version="2.13"), ["tf.one (tensorflow)"], 100, colors=False).split()
     )
@@ -91,7 +91,7 @@ def test_a_list_has_a_line_for_each_status_and_counts_them() -> None:
     assert list_text([], 80, colors=False) == "No known fact matches."
 
 
-def test_the_document_holds_what_was_answered() -> None:
+def test_the_document_contains_the_answer() -> None:
     answers = status("torch.kthvalue", version="2.13")
     (answer,) = json.loads(status_document(answers))["answers"]
     assert [one["id"] for one in answer["statuses"]] == [one.identifier for one in answers[0].statuses]

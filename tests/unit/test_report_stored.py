@@ -1,4 +1,4 @@
-"""Reading a stored document: what this version or an earlier one wrote is read, anything else is refused in words."""
+"""Reading a stored document: those of this and compatible versions are read, others are refused with a message."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIRST_KEYS = [
     "schema", "verdict", "trouble", "runs", "recorded", "first_divergence", "divergences", "first_visible", "absorbed",
     "dead_differences", "leftovers", "extra_runs", "open_settings", "causes", "fixes", "missing", "environment",
 ]  # fmt: skip
-"""What the first documents held."""
+"""The keys of the first documents."""
 
 
 def store(folder: Path, content: Any) -> Path:
@@ -42,7 +42,7 @@ def refused(path: Path) -> UsageError:
 
 
 @pytest.mark.parametrize("name", VARIED)
-def test_what_was_written_is_read(name: str, tmp_path: Path) -> None:
+def test_a_written_document_is_read_back(name: str, tmp_path: Path) -> None:
     write_json(VARIED[name], tmp_path / "report.json")
     assert read_document(tmp_path / "report.json") == document(VARIED[name])
 
@@ -62,7 +62,7 @@ def test_a_document_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     assert "different results from equal inputs at step 3" in junit_text(content)
 
 
-def test_what_an_earlier_version_did_not_know_is_filled_in_within_lists(tmp_path: Path) -> None:
+def test_fields_unknown_to_an_earlier_version_are_filled_in_within_lists(tmp_path: Path) -> None:
     found = document(make_different(environment=[("variable OMP_NUM_THREADS", "1", "2")]))
     del found["environment"][0]["part"]
     for output in found["first_divergence"]["outputs"]:
@@ -88,19 +88,19 @@ def test_a_document_of_a_later_version_is_read(tmp_path: Path) -> None:
         ("text", "report-foreign", "not an object"),
     ],
 )
-def test_another_document_is_refused(content: Any, identifier: str, reason: str, tmp_path: Path) -> None:
+def test_a_foreign_document_is_refused(content: Any, identifier: str, reason: str, tmp_path: Path) -> None:
     error = refused(store(tmp_path, content))
     assert (error.identifier, reason in error.message) == (identifier, True)
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"schema": NaN}', b"9" * 10_000])
-def test_no_json_is_refused(data: bytes, tmp_path: Path) -> None:
+def test_invalid_json_is_refused(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     path.write_bytes(data)
     assert refused(path).identifier == "report-foreign"
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     assert refused(tmp_path / "nowhere.json").identifier == "report-unreadable"
     assert refused(tmp_path).identifier == "report-unreadable"
 
@@ -132,7 +132,7 @@ def change_at(*keys: str | int, to: Any) -> Callable[[dict[str, Any]], None]:
         (change_at("dataflow", "nodes", 0, "phase", to="eval"), "dataflow.nodes[0].phase is 'eval'"),
     ],
 )
-def test_what_is_wrong_is_named(change: Callable[[Any], None], fault: str, tmp_path: Path) -> None:
+def test_the_fault_is_named(change: Callable[[Any], None], fault: str, tmp_path: Path) -> None:
     found = copy.deepcopy(make_full_document())
     change(found)
     error = refused(store(tmp_path, found))
@@ -158,7 +158,7 @@ def test_every_keyword_of_the_schema_is_understood() -> None:
 
 
 def places(value: Any, place: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
-    """Every place of a document."""
+    """Every place in a document."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [place, *(found for key, item in inner for found in places(item, (*place, key)))]
 
@@ -173,7 +173,7 @@ def test_the_check_agrees_with_the_schema(number: int) -> None:
     whole = document(make_crowded())
     assert first_fault(whole, SCHEMA) is None
     seen = set()
-    # One entry of each list stands for the others; each place gets three or four of the values.
+    # One entry represents each list; each place gets three or four of the values.
     tried = [place for place in places(whole) if place and not any(isinstance(key, int) and key for key in place)]
     for place in tried[number % 3 :: 3]:
         planted = copy.deepcopy(whole)

@@ -1,4 +1,4 @@
-"""The story of the terminal report: what differs first, where, and what became of it."""
+"""The story of the terminal report: what differs first, where, and the consequences."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_each_kind_has_its_sentence() -> None:
     assert all(f"kind {kind}: " in text_of(VARIED[kind.value]) for kind in Kind)
 
 
-def test_a_kind_that_is_not_known() -> None:
+def test_an_unknown_kind() -> None:
     first = make_divergence(kind=None, inputs_equal=None)
     assert "rerun with --level op" in text_of(make_different(first_divergence=first, level="step"))
     text = text_of(make_different(first_divergence=first))
@@ -155,7 +155,7 @@ def test_the_first_line_says_what_differs_and_where(changes: dict[str, Any], exp
     assert lines_of(comparison)[0] == f"Different: {expected}"
 
 
-def test_where_nothing_counts_steps_the_headline_names_the_op() -> None:
+def test_the_headline_names_the_op_if_nothing_counts_steps() -> None:
     first = make_divergence(op="aten::randn", step=0, phase="init", forward_site=None)
     counted, uncounted = (
         text_of(make_different(first_divergence=first, recorded=make_recorded(steps=steps, steps_by=by)))
@@ -204,7 +204,7 @@ def test_a_thread() -> None:
     assert "--explain" not in text
 
 
-def test_a_difference_that_only_reached_what_the_program_reads() -> None:
+def test_a_difference_that_only_reached_values_that_the_program_reads() -> None:
     kept = "nothing that was trained and no saved tensor differs"
     read = Visible(3, "value read by item()", make_frame(30))
     only = {"first_visible": read, "infected": [read]}
@@ -220,7 +220,7 @@ def test_a_difference_that_only_reached_what_the_program_reads() -> None:
     )
     for what in ("parameter weight", "gradient weight", "loss", "saved tensor"):
         assert kept not in short(infected=[read, Visible(4, what)])
-    # Without an optimizer nobody knows what is trained; nor where something was not recorded, received or compared.
+    # Without an optimizer, what is trained is unknown; likewise if something was not recorded, received or compared.
     assert kept not in short(recorded=make_recorded(steps_by=None))
     assert kept not in short(recorded=make_recorded(steps_by="batches"))
     assert kept not in short(recorded=make_recorded(blind_spots=[BlindSpot("subprocess", "a process", "", 1)]))
@@ -231,14 +231,14 @@ def test_a_difference_that_only_reached_what_the_program_reads() -> None:
 
 
 @pytest.mark.parametrize(("what", "is_apart"), [("value read by item()", True), ("parameter weight", False)])
-def test_of_times_that_are_only_looked_at_it_is_not_said_that_they_decide_anything(what: str, is_apart: bool) -> None:
+def test_measured_times_that_are_only_read_are_not_said_to_decide_anything(what: str, is_apart: bool) -> None:
     fix = Fix("clock", "Decide by a count of steps instead of by time, at train.py:30")
     fixes = document(make_different(infected=[Visible(3, what)], diagnosis=Diagnosis(fixes=(fix,))))["fixes"]
     assert fixes[0]["title"].startswith("Keep measured times out of tensors" if is_apart else "Decide by a count")
     assert ", at train.py:30" in fixes[0]["title"]
 
 
-def test_what_comes_after_the_last_step_has_no_number_of_a_step() -> None:
+def test_differences_after_the_last_step_have_no_step_number() -> None:
     def lines(step: int, **changes: Any) -> str:
         read = Visible(step, "value read by item()", make_frame(30))
         changed = {name: changes.pop(name) for name in ("kind", "phase") if name in changes}
@@ -253,7 +253,7 @@ def test_what_comes_after_the_last_step_has_no_number_of_a_step() -> None:
     assert "reached value read by item() after the last step" in after
     assert "step 10" not in after
     assert "at step 9," in lines(9)
-    # A run that was cut, or took another way, or several processes, may have had this step.
+    # This step may exist if a run was cut short or took a different path, or if there are several processes.
     assert "at step 10," in lines(10, kind=Kind.STRUCTURE)
     assert "at step 10," in lines(10, phase="forward")
     assert "loss at step 10" in lines(10, infected=[Visible(10, "loss")])

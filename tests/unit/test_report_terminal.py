@@ -1,4 +1,4 @@
-"""The terminal report: the verdict first, at most 40 lines, and nothing in it that a terminal would obey."""
+"""The terminal report: the verdict first, few lines, and no control characters."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_every_report_is_short_and_begins_with_the_verdict(name: str, width: int
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", VARIED)
-def test_nothing_reaches_the_terminal_that_it_would_obey(name: str, width: int) -> None:
+def test_no_control_character_reaches_the_terminal(name: str, width: int) -> None:
     assert all(line.isprintable() for line in lines_of(VARIED[name], width, verbose=True))
 
 
@@ -58,7 +58,7 @@ def test_foreign_strings_are_shown_as_they_are() -> None:
     assert "[red]detail[/red] :smile: second line" in text
 
 
-def test_a_place_stands_in_one_piece_however_narrow_the_terminal_is() -> None:
+def test_a_place_is_not_split_on_a_narrow_terminal() -> None:
     folder = "/home/ada/" + "a-folder-with-a-long-name/" * 4
     lines = lines_of(
         make_different(first_divergence=make_divergence(site=make_frame(17, file=f"{folder}train.py"))),
@@ -76,7 +76,7 @@ def test_colour_is_only_for_terminals() -> None:
     )
     coloured = lines_of(make_crowded(WEIRD), force_terminal=True, color_system="standard", no_color=False)
     assert coloured[0].startswith("\x1b[1;31mDifferent: ")
-    # Only the report's own styles are sequences: those of the foreign strings stay text.
+    # Only the report's own styles are escape sequences: those in foreign strings remain text.
     assert "\x1b[31mred" not in "".join(coloured)
 
 

@@ -1,4 +1,4 @@
-"""What a report says of how far values are apart."""
+"""The report on how far values differ."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def make_parting(**changes: Any) -> Parting:
 
 
 def make_apart(**changes: Any) -> ValuesApart:
-    """Two runs that part by rounding."""
+    """The values of two runs that diverge by rounding."""
     return ValuesApart(**{"kept": (64, 64), "note": "", "first": make_parting(), **changes})
 
 
@@ -35,7 +35,7 @@ def told(values: ValuesApart, **changes: Any) -> str:
     return text_of(make_different(first_divergence=first, values=values))
 
 
-def test_a_sample_is_told_to_be_one() -> None:
+def test_a_sample_is_labelled_as_one() -> None:
     text = told(make_apart())
     assert (
         "37 of 64 sampled elements differ, by at most 3 ulp and 1.19e-07 in value, 2e-07 of the largest element" in text
@@ -49,11 +49,11 @@ def test_a_sample_is_told_to_be_one() -> None:
     ("likeness", "text"),
     [(Likeness.COARSER, "looks like more than rounding"), (Likeness.OTHER, "looks like not rounding error")],
 )
-def test_what_is_more_than_rounding(likeness: Likeness, text: str) -> None:
+def test_a_difference_beyond_rounding_is_labelled_as_such(likeness: Likeness, text: str) -> None:
     assert text in told(make_apart(first=make_parting(looks_like=likeness)))
 
 
-def test_values_that_part_elsewhere_have_their_place() -> None:
+def test_values_that_diverge_elsewhere_have_their_place() -> None:
     text = told(make_apart(alone=(12, 1300)), record=7, kind=Kind.STRUCTURE)
     assert "values diverge in the records that both runs have, first in aten::mul at step 3, backward," in text
     assert "records 12 only in run 1, 1,300 only in run 2; the others were compared" in text
@@ -64,7 +64,7 @@ def test_a_sample_that_missed_the_difference_says_so() -> None:
     assert "none of the kept elements of this record differ; among later records, first in aten::mul" in text
 
 
-def test_how_it_grows() -> None:
+def test_the_growth_of_differences_is_shown() -> None:
     steps = (
         ValueStep(3, 0, 0.0, 1, 1e-7, "weight"),
         ValueStep(4, 1, 1e-7, 5000, 2e-5, "bias"),
@@ -86,13 +86,13 @@ def test_a_loss_that_stays_equal() -> None:
     assert "loss equal at all steps at which values are known" in told(make_apart(steps=steps))
 
 
-def test_why_there_are_no_sizes() -> None:
+def test_the_reason_for_missing_sizes_is_given() -> None:
     text = told(ValuesApart((None, None), "How far is not known. Record both with --values 64."))
     assert "values How far is not known. Record both with --values 64." in text
     assert "looks like" not in text
 
 
-def test_the_page_tells_that_it_is_a_sample() -> None:
+def test_the_page_says_that_elements_are_sampled() -> None:
     first = make_divergence(outputs=make_parting().outputs)
     assert "of 64 sampled" in page(document(make_different(first_divergence=first, values=make_apart())))
     assert "sampled" not in page(document(make_different()))

@@ -39,7 +39,7 @@ def written(call: dict[str, Any] = CALL, **changes: Any) -> str:
 
 
 def with_value(value: Any, *place: str | int) -> dict[str, Any]:
-    """The call with something else at one place."""
+    """The call with a different value in one place."""
     call = copy.deepcopy(CALL)
     at: Any = call
     for key in place[:-1]:
@@ -49,7 +49,7 @@ def with_value(value: Any, *place: str | int) -> dict[str, Any]:
 
 
 def returned(source: str) -> str:
-    """What the function `call` of a script returns, as source."""
+    """The source of the expression that the function `call` of a script returns."""
     (function,) = [n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef) and n.name == "call"]
     last = function.body[-1]
     assert isinstance(last, ast.Return) and last.value is not None
@@ -57,7 +57,7 @@ def returned(source: str) -> str:
 
 
 def shape_of(source: str) -> str:
-    """A script without its texts and numbers."""
+    """The structure of a script, without its strings and numbers."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant):
@@ -65,7 +65,7 @@ def shape_of(source: str) -> str:
     return ast.dump(tree)
 
 
-def test_the_call_is_written_as_one_would_write_it() -> None:
+def test_the_call_looks_as_if_written_by_hand() -> None:
     assert returned(written()) == "torch.ops.aten.gelu.default(tensor['self'], approximate='tanh')"
 
 
@@ -85,14 +85,14 @@ def test_the_call_is_written_as_one_would_write_it() -> None:
         ([1, [{"tensor": "self"}, None]], "[1, [tensor['self'], None]]"),
     ],
 )
-def test_arguments(value: Any, expected: str) -> None:
+def test_arguments_are_written_as_source(value: Any, expected: str) -> None:
     assert (
         returned(written(with_value(value, "args", 0)))
         == f"torch.ops.aten.gelu.default({expected}, approximate='tanh')"
     )
 
 
-def test_names_that_are_words_of_python() -> None:
+def test_names_that_are_python_keywords_are_quoted() -> None:
     call = with_value({"from": 1, "to": 2}, "kwargs")
     call["op"] = "aten::is.not"
     function = "getattr(getattr(torch.ops.aten, 'is'), 'not')"
@@ -108,12 +108,12 @@ def test_names_that_are_words_of_python() -> None:
         (CALL, {"seen": HOSTILE}),
     ],
 )
-def test_texts_of_the_program_stay_texts(call: dict[str, Any], changes: dict[str, str]) -> None:
+def test_strings_from_the_program_stay_strings(call: dict[str, Any], changes: dict[str, str]) -> None:
     harmless = with_value(["text"], "args") if call["args"] == [HOSTILE] else CALL
     assert shape_of(written(call, **changes)) == shape_of(written(harmless))
 
 
-def test_nothing_that_steers_a_terminal_gets_into_the_script() -> None:
+def test_no_terminal_control_characters_get_into_the_script() -> None:
     source = written(origin="\x1b[31m\u202etrain.py\udce9", seen="\x07")
     constants = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
     assert "\\x1b[31m\\u202etrain.py\\udce9" in constants
@@ -138,7 +138,7 @@ def test_nothing_that_steers_a_terminal_gets_into_the_script() -> None:
         ("kwargs",),
     ],
 )
-def test_what_is_no_name_is_refused(place: tuple[str | int, ...]) -> None:
+def test_invalid_names_and_numbers_are_refused(place: tuple[str | int, ...]) -> None:
     with pytest.raises(NotReproducible):
         written(with_value(HOSTILE, *place))
 
@@ -160,12 +160,12 @@ def test_what_is_no_name_is_refused(place: tuple[str | int, ...]) -> None:
         with_value(None, "tensors"),
     ],
 )
-def test_what_is_no_call_is_refused(call: dict[str, Any]) -> None:
+def test_invalid_calls_are_refused(call: dict[str, Any]) -> None:
     with pytest.raises(NotReproducible, match="wrote something that is not a call"):
         written(call)
 
 
-def test_the_inputs_lie_beside_the_script(tmp_path: Path) -> None:
+def test_the_inputs_are_next_to_the_script(tmp_path: Path) -> None:
     inputs = tmp_path / "kept.safetensors"
     inputs.write_bytes(b"elements")
     path = write_reproducer(tmp_path / "reproducer", inputs, CALL, origin="train.py:1", seen="", repeats=7, moves=True)
@@ -184,7 +184,7 @@ TENSORFLOW_CALL: dict[str, Any] = {
 }
 
 
-def test_a_call_of_tensorflow_is_written_as_one_would_write_it() -> None:
+def test_a_tensorflow_call_looks_as_if_written_by_hand() -> None:
     assert returned(written(TENSORFLOW_CALL)) == (
         "tf.raw_ops.ConcatV2(values=[tensor['input_0'], tensor['input_1']], axis=tensor['input_2'], N=2, "
         "T=tf.dtypes.as_dtype('bfloat16'), scale=0.5, shape=tf.TensorShape([2, None]))"
@@ -205,12 +205,12 @@ def test_a_call_of_tensorflow_is_written_as_one_would_write_it() -> None:
         {"settings": {**TENSORFLOW_CALL["settings"], "intra_op_threads": HOSTILE}},
     ],
 )
-def test_nothing_but_names_and_numbers_gets_into_a_script_of_tensorflow(change: dict[str, Any]) -> None:
+def test_only_names_and_numbers_get_into_a_tensorflow_script(change: dict[str, Any]) -> None:
     with pytest.raises(NotReproducible):
         written({**TENSORFLOW_CALL, **change})
 
 
-def test_a_text_gets_into_a_script_of_tensorflow_as_a_literal() -> None:
+def test_a_string_gets_into_a_tensorflow_script_as_a_literal() -> None:
     source = written({**TENSORFLOW_CALL, "attributes": {"mode": HOSTILE}})
     assert shape_of(source) == shape_of(written({**TENSORFLOW_CALL, "attributes": {"mode": "plain"}}))
 
@@ -222,11 +222,11 @@ def test_a_text_gets_into_a_script_of_tensorflow_as_a_literal() -> None:
         ("int64", "I64", (2, 3)),
         ("complex64", "F32", (2, 3, 2)),
         ("complex128", "F64", (2, 3, 2)),
-        # A type that the file knows no name for is kept as the bytes of its elements.
+        # A type that the file format has no name for is stored as the bytes of its elements.
         ("datetime64[s]", "U8", (2, 3, 8)),
     ],
 )
-def test_an_array_is_kept_by_its_type_or_else_as_bytes(dtype: str, kind: str, shape: tuple[int, ...]) -> None:
+def test_an_array_is_stored_by_its_type_or_else_as_bytes(dtype: str, kind: str, shape: tuple[int, ...]) -> None:
     array = np.arange(6).reshape(2, 3).astype(dtype)
     kept = stored(array)
     assert (kept.dtype, tuple(kept.shape), bytes(kept.elements)) == (kind, shape, array.tobytes())

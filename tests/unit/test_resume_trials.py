@@ -1,4 +1,4 @@
-"""What a checkpoint lacks is given from outside where that can be, and only then."""
+"""Parts that a checkpoint lacks are supplied from outside if that is possible, and only then."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def lacking(*identifiers: str) -> list[Missing]:
     return [Missing(one, make_frame(), fix(one)) for one in identifiers]
 
 
-def test_generators_are_put_back_at_each_moment_in_turn() -> None:
+def test_generators_are_restored_at_each_moment_in_turn() -> None:
     trials = generator_trials(lacking("rng-torch", "rng-numpy"), {})
 
     assert [trial.generators for trial in trials] == [
@@ -43,11 +43,11 @@ def test_generators_are_put_back_at_each_moment_in_turn() -> None:
     "identifiers",
     [(), ("own-data",), ("optimizer",), ("rng-torch", "optimizer"), ("sampler-position",), ("rng-generator",)],
 )
-def test_what_only_the_program_can_save_is_not_tried(identifiers: tuple[str, ...]) -> None:
+def test_parts_that_only_the_program_can_save_are_not_tried(identifiers: tuple[str, ...]) -> None:
     assert generator_trials(lacking(*identifiers), {"main": 8}) == []
 
 
-def test_without_a_loader_they_are_put_back_after_the_last_record_that_loads() -> None:
+def test_without_a_loader_generators_are_restored_after_the_last_record_that_loads() -> None:
     (trial,) = generator_trials(lacking("rng-python", "own-data"), {"main": 8})
 
     assert trial.generators == {"which": ["rng-python"], "moment": "record", "after": {"main": 8}}
@@ -62,9 +62,7 @@ def test_without_a_loader_they_are_put_back_after_the_last_record_that_loads() -
         ([], ["own-data", "rng-python"]),
     ],
 )
-def test_a_generator_that_was_put_back_or_what_else_decides_how_often_it_is_drawn_from(
-    outcomes: list[bool | None], left: list[str]
-) -> None:
+def test_trials_distinguish_a_missing_generator_from_missing_data(outcomes: list[bool | None], left: list[str]) -> None:
     data, generator = lacking("own-data", "rng-python")
     missing = [data, replace(generator, is_put_back=True)]
 
@@ -79,7 +77,7 @@ def test_each_part_has_lines_to_add(identifier: str) -> None:
     assert (found.identifier, found.verified) == (identifier, False)
 
 
-def test_whole_runs_are_tried_only_where_nothing_is_known_to_lack() -> None:
+def test_whole_runs_are_tried_only_if_nothing_is_known_to_be_missing() -> None:
     departing = Comparison(Verdict.INCONCLUSIVE, [], Recorded(), [Trouble("resume-first-departs", "")])
     different = make_different(resume=ResumeFindings())
     lacks = make_different(resume=ResumeFindings(lacking("optimizer")))
@@ -92,7 +90,7 @@ def test_whole_runs_are_tried_only_where_nothing_is_known_to_lack() -> None:
 
 
 @pytest.mark.parametrize("verified", [True, False])
-def test_the_report_says_verified_only_where_it_was(verified: bool) -> None:
+def test_the_report_says_verified_only_if_it_was(verified: bool) -> None:
     missing = lacking("rng-python")
     comparison = make_different(resume=ResumeFindings(missing), fixes=fixes_of(missing, verified=verified))
     texts = [entry.text for entry in missing_entries(comparison)]
@@ -101,7 +99,7 @@ def test_the_report_says_verified_only_where_it_was(verified: bool) -> None:
     assert document(comparison)["fixes"][0]["verified"] is verified
 
 
-def test_a_cure_of_whole_runs_is_shown_beside_an_inconclusive_verdict() -> None:
+def test_a_fix_for_whole_runs_is_shown_with_an_inconclusive_verdict() -> None:
     departing = Comparison(Verdict.INCONCLUSIVE, [], Recorded(), [Trouble("resume-first-departs", "")])
     fixes = [fix_of_trial(trial) for trial in whole_trials(departing, ["run"])]
     comparison = replace(departing, resume=ResumeFindings(), diagnosis=Diagnosis(fixes=fixes))
@@ -112,7 +110,7 @@ def test_a_cure_of_whole_runs_is_shown_beside_an_inconclusive_verdict() -> None:
     )
 
 
-def test_what_was_put_back_in_vain_is_said() -> None:
+def test_an_unsuccessful_restore_is_reported() -> None:
     for missing in (lacking("rng-python"), after_trials(lacking("rng-python"), [False])):
         comparison = make_different(resume=ResumeFindings(missing))
         texts = [entry.text for entry in missing_entries(comparison)]
@@ -121,8 +119,8 @@ def test_what_was_put_back_in_vain_is_said() -> None:
         assert is_said is missing[0].is_tried_in_vain
 
 
-def test_of_what_departs_in_one_step_the_way_forward_comes_first() -> None:
-    """One rank drew otherwise; the others get that with its gradients."""
+def test_within_a_step_the_forward_phase_comes_first() -> None:
+    """One rank drew differently; the others receive the difference with its gradients."""
     steps = [(8, "backward", "main.rank-0"), (8, "forward", "main.rank-1"), (7, "optimizer", "main.rank-2")]
     found = [
         SimpleNamespace(

@@ -1,4 +1,4 @@
-"""A resumed run of JAX, whose steps are one compiled program each: where it departs, and what it lacks."""
+"""A resumed run of JAX, in which each step is one compiled program: where it diverges, and what it lacks."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ LAYOUTS = {"weight": layout(4), "momentum": layout(4), "draws": NUMBER, "updates
 
 
 def training(folder: Path, start: int, steps: int, lost: str = "", *, has_loss: bool = True) -> None:
-    """A training that counts its draws and its updates; both counts are the same number.
+    """Record a training run that counts its draws and its updates; both counts are the same number.
 
     Args:
-        folder: Of the trace.
-        start: The step from which it goes on.
-        steps: The step at which it ends.
-        lost: What begins anew there.
-        has_loss: Whether the last step has one.
+        folder: The folder of the trace.
+        start: The step from which the run continues.
+        steps: The step at which the run ends.
+        lost: The part that is not restored at `start`.
+        has_loss: Whether the last step has a loss.
     """
     builder = TraceBuilder(folder)
     held: dict[str, Ref] = {}
@@ -51,7 +51,7 @@ def training(folder: Path, start: int, steps: int, lost: str = "", *, has_loss: 
         loss = Ref(step, 4, layout())
         builder.add("determinism::float", [loss], [f"loss {number}{changed}"], role=Role.ESCAPE, phase=Phase.OTHER)
         if number > start and (has_loss or number < steps - 1):
-            # What trains is known when it is called with what it gave before.
+            # The program that trains is recognised when it is called with its previous results.
             record = builder.add(
                 "determinism::loss", [loss], [f"loss {number}{changed}"], role=Role.LOSS, phase=Phase.OTHER
             )
@@ -62,7 +62,7 @@ def training(folder: Path, start: int, steps: int, lost: str = "", *, has_loss: 
 
 
 def _restored(name: str, text: str, lost: str) -> Ref:
-    """What was restored, or (if it is what was lost) begins anew."""
+    """The restored value, or the initial value if this part was lost."""
     return Ref(-1, 0, LAYOUTS[name], digest=("0" if LAYOUTS[name] is NUMBER else "zeros") if name == lost else text)
 
 
@@ -73,12 +73,12 @@ def resumed(folder: Path, lost: str = "", **options: Any) -> Comparison:
     return compare_resume_runs(*(open_trace(folder / run) for run in ("full", "first", "resumed")))[0]
 
 
-def test_a_loss_that_could_not_be_known_yet_is_no_difference(tmp_path: Path) -> None:
+def test_a_loss_that_cannot_be_known_yet_is_not_a_difference(tmp_path: Path) -> None:
     comparison = resumed(tmp_path)
     assert (comparison.verdict, comparison.trouble) == ("same", ())
 
 
-def test_a_loss_that_goes_missing_later_is_one(tmp_path: Path) -> None:
+def test_a_loss_that_goes_missing_later_is_a_difference(tmp_path: Path) -> None:
     comparison = resumed(tmp_path, has_loss=False)
     assert comparison.verdict == "different"
     assert comparison.first_divergence is not None
@@ -86,7 +86,7 @@ def test_a_loss_that_goes_missing_later_is_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", ["weight", "momentum", "draws", "updates"])
-def test_the_first_step_whose_results_differ_is_named_and_what_is_carried(lost: str, tmp_path: Path) -> None:
+def test_the_first_differing_step_and_the_carried_tensor_are_named(lost: str, tmp_path: Path) -> None:
     comparison = resumed(tmp_path, lost)
     assert comparison.first_divergence is not None
     assert (comparison.first_divergence.step, comparison.first_divergence.op) == (AT, "jax::jit(step)")

@@ -1,4 +1,4 @@
-"""The global generators of Python and NumPy are digested, copied and put back in full."""
+"""The global generators of Python and NumPy are digested, copied and restored in full."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_kept_half_of_a_normal_draw_is_part_of_the_state() -> None:
     assert before["python"] != after["python"] and before["numpy"] != after["numpy"]
 
 
-def test_numpy_is_asked_for_its_state_only_after_it_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_of_numpy_is_read_only_after_it_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     np.random.seed(3)
     first = rng.state_digests()["numpy"]
     asked: list[bool] = []
@@ -62,7 +62,7 @@ def test_numpy_is_asked_for_its_state_only_after_it_moved(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("draw", [np.random.rand, np.random.randn, lambda: np.random.shuffle([1, 2, 3])])
-def test_each_of_many_draws_changes_the_digest_and_a_copy_of_the_state_has_the_same(draw: Callable[[], object]) -> None:
+def test_each_of_many_draws_changes_the_digest_and_recomputing_it_does_not(draw: Callable[[], object]) -> None:
     np.random.seed(11)
     seen = [rng.state_digests()["numpy"]]
     for _ in range(700):
@@ -73,7 +73,7 @@ def test_each_of_many_draws_changes_the_digest_and_a_copy_of_the_state_has_the_s
     assert rng.state_digests()["numpy"] == seen[-1]
 
 
-def test_what_is_known_of_pythons_generator_is_what_it_would_say_anew() -> None:
+def test_the_cached_digest_of_pythons_generator_is_up_to_date() -> None:
     choose = random.Random(1)
     state = random.getstate()
     changes: tuple[Callable[[], object], ...] = (
@@ -97,7 +97,7 @@ def test_what_is_known_of_pythons_generator_is_what_it_would_say_anew() -> None:
     assert len(seen) > 50
 
 
-def test_pythons_generator_is_asked_for_its_state_only_after_it_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_of_pythons_generator_is_read_only_after_it_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     random.seed(3)
     first = rng.state_digests()["python"]
     asked: list[bool] = []
@@ -107,7 +107,7 @@ def test_pythons_generator_is_asked_for_its_state_only_after_it_moved(monkeypatc
     assert rng.state_digests()["python"] != first and asked == [True]
 
 
-def test_another_bit_generator_in_the_place_of_numpys_has_a_digest_of_its_own() -> None:
+def test_a_replacement_for_numpys_bit_generator_has_its_own_digest() -> None:
     before = np.random.get_bit_generator()
     np.random.seed(5)
     first = rng.state_digests()["numpy"]

@@ -1,4 +1,4 @@
-"""Rows are found along the dimension that follows the size of the batch, and are paired by what went in."""
+"""Rows are found along the dimension that follows the batch size, and are paired by their inputs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_dimension_that_follows_the_batch_holds_the_rows() -> None:
         ((1, 5), (3, 5), UNKNOWN),
     ],
 )
-def test_shapes_tell_where_rows_lie(first: tuple[int, ...], second: tuple[int, ...], axis: int) -> None:
+def test_shapes_determine_the_dimension_of_rows(first: tuple[int, ...], second: tuple[int, ...], axis: int) -> None:
     def one(run: int, batch: int, shape: tuple[int, ...]) -> PlacedCall:
         seen = SeenCall(7, "aten::relu", -1, batch, FACTS, (SeenTensor(shape, b"", {}),), ())
         return PlacedCall(run, 0, seen, None, "", "", (), 0)
@@ -70,7 +70,7 @@ def test_equal_rows_with_equal_results_are_matched_whatever_their_order() -> Non
     assert (found.matched, found.rows, found.conflicts) == (2, {0: 2, 1: 3}, [])
 
 
-def test_equal_rows_with_other_results_are_in_conflict() -> None:
+def test_equal_rows_with_different_results_are_in_conflict() -> None:
     found = matched(call(0, "a", "A"), call(0, "b", "B"), call(1, "ab", "AX"))
 
     assert len(found.conflicts) == 1
@@ -78,14 +78,14 @@ def test_equal_rows_with_other_results_are_in_conflict() -> None:
 
 
 @pytest.mark.parametrize("other", [{"weight": "v"}, {"arguments": "2"}])
-def test_rows_with_other_weights_are_not_the_same(other: dict[str, str]) -> None:
-    """Other arguments are, if they are other in each run: sizes for instance, which follow the batch."""
+def test_rows_with_different_weights_are_not_the_same(other: dict[str, str]) -> None:
+    """Different arguments are ignored if they differ in each run, as sizes that follow the batch do."""
     found = matched(call(0, "a", "A"), call(1, "ab", "XY", **other))
 
     assert found.matched == ("arguments" in other)
 
 
-def test_arguments_that_each_run_has_tell_calls_apart() -> None:
+def test_arguments_that_both_runs_have_distinguish_calls() -> None:
     first = [call(0, "a", letter, arguments=letter) for letter in "AB"]
     second = [call(1, "ab", letter * 2, arguments=letter) for letter in "AB"]
     found = matched(*first, *second)
@@ -101,7 +101,7 @@ def test_runs_without_a_common_row_match_nothing() -> None:
     assert matched(call(0, "a", "A"), call(1, "bc", "BC")).matched == 0
 
 
-def test_calls_from_one_line_with_other_shapes_are_told_apart() -> None:
+def test_calls_from_one_line_with_different_shapes_are_distinguished() -> None:
     def one(run: int, batch: int, *shapes: tuple[int, ...]) -> PlacedCall:
         seen = SeenCall(7, "aten::mm", -1, batch, FACTS, tuple(SeenTensor(shape, b"", {}) for shape in shapes), ())
         return PlacedCall(run, 0, seen, None, "", "", (), 0)
@@ -113,7 +113,7 @@ def test_calls_from_one_line_with_other_shapes_are_told_apart() -> None:
     assert sorted([part.calls for part in parts], key=str) == sorted([likeness, mixing], key=str)
 
 
-def test_calls_come_back_from_the_file(tmp_path: Path) -> None:
+def test_calls_are_read_back_from_the_file(tmp_path: Path) -> None:
     padded = SeenTensor((2, 4), digest_bytes(b"x"), {0: b"a" * 32, 1: b"b" * 64}, b"c" * 32)
     calls = [
         SeenCall(3, "aten::add.Tensor", -1, 2, FACTS, (padded, shared("w")), (tensor("ab"),)),
@@ -128,7 +128,7 @@ def test_calls_come_back_from_the_file(tmp_path: Path) -> None:
     assert list(read_row_calls(tmp_path)) == calls and not writer.is_full
 
 
-def test_what_takes_too_much_room_is_left_out(tmp_path: Path) -> None:
+def test_calls_beyond_the_size_limit_are_left_out(tmp_path: Path) -> None:
     writer = RowCallsWriter(tmp_path, max_bytes=100)
     for _ in range(3):
         writer.add(SeenCall(3, "aten::relu", -1, 2, FACTS, (tensor("ab"),), ()))
@@ -137,11 +137,11 @@ def test_what_takes_too_much_room_is_left_out(tmp_path: Path) -> None:
     assert len(list(read_row_calls(tmp_path))) == 2 and writer.is_full
 
 
-def test_a_process_whose_rows_were_not_looked_at_has_none(tmp_path: Path) -> None:
+def test_a_process_without_recorded_rows_has_none(tmp_path: Path) -> None:
     assert list(read_row_calls(tmp_path)) == []
 
 
-def test_a_damaged_file_is_said(tmp_path: Path) -> None:
+def test_a_damaged_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / ROWS_FILE).write_bytes(b"no Arrow")
 
     with pytest.raises(TraceError, match="cannot be read"):

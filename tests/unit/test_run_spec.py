@@ -1,4 +1,4 @@
-"""What a run is asked for travels through the environment as it is."""
+"""The specification of a run is passed through the environment unchanged."""
 
 import json
 import os
@@ -28,7 +28,7 @@ CHANGE = CodeChange("/p/é.py", (ChangedLines(5, 6, 'a = "x"', "a = 'y'"),), ("i
 
 
 def whole(folder: Path) -> RunSpec:
-    """A specification in which every field has another value than its default."""
+    """A specification in which every field differs from its default."""
     return RunSpec(
         trace_folder=folder / "a b é",
         level="module",
@@ -51,7 +51,7 @@ def whole(folder: Path) -> RunSpec:
     )
 
 
-def test_specification_survives_the_environment(tmp_path: Path) -> None:
+def test_a_specification_survives_the_environment(tmp_path: Path) -> None:
     spec = whole(tmp_path)
     unset = {field.name for field in fields(spec) if getattr(spec, field.name) == getattr(RunSpec(), field.name)}
     assert unset == {"earlier_runs"}, "the fields that this test would not see"
@@ -59,7 +59,7 @@ def test_specification_survives_the_environment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["recording", "enabling", "factors", "probes"])
-def test_each_part_travels_alone(tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_part_can_be_passed_alone(tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = whole(tmp_path)
     alone = RunSpec(tmp_path) if part == "recording" else RunSpec(**{part: getattr(spec, part)})
     monkeypatch.setenv(RUN_VARIABLE, alone.added_to({})[RUN_VARIABLE])
@@ -68,7 +68,7 @@ def test_each_part_travels_alone(tmp_path: Path, part: str, monkeypatch: pytest.
     assert asked_for == [part]
 
 
-def test_words_of_the_program_do_not_look_like_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_from_the_program_is_not_mistaken_for_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = RunSpec(tmp_path / '"probes": {', capture={"op": '"enabling": {'})
     monkeypatch.setenv(RUN_VARIABLE, spec.added_to({})[RUN_VARIABLE])
     assert [name for name in ("recording", "enabling", "probes") if is_requested(name)] == ["recording"]
@@ -84,22 +84,22 @@ def test_a_command_within_a_command_adds_its_part(tmp_path: Path) -> None:
     assert inner == RunSpec(tmp_path / "inner"), "nothing is left of how the outer recording is made"
 
 
-def test_environment_has_the_same_variables_in_every_run(tmp_path: Path) -> None:
+def test_the_environment_has_the_same_variables_in_every_run(tmp_path: Path) -> None:
     first = RunSpec(tmp_path).added_to({})
     later = RunSpec(tmp_path, earlier_runs=[(1, 2), (30, 40)]).added_to({})
     assert first[EARLIER_RUNS_VARIABLE] == ""
     assert later == {**first, EARLIER_RUNS_VARIABLE: "1:2,30:40"}
 
 
-def test_folder_becomes_absolute() -> None:
+def test_the_folder_becomes_absolute() -> None:
     assert RunSpec.from_environment(RunSpec(Path("here")).added_to({})).trace_folder == Path.cwd() / "here"
 
 
-def test_environment_without_a_specification() -> None:
+def test_an_environment_without_a_specification_gives_the_defaults() -> None:
     assert RunSpec.from_environment({"PATH": "/bin"}) == RunSpec()
 
 
-def test_python_path_is_prepended_and_the_rest_unchanged(tmp_path: Path) -> None:
+def test_the_python_path_is_extended_and_the_rest_unchanged(tmp_path: Path) -> None:
     spec = RunSpec(tmp_path)
     before = {"PYTHONPATH": f"/one{os.pathsep}/two", "HOME": "/home/me", "DETERMINISM_PROCESS": "main.3"}
     after = child_environment(before, spec)
@@ -110,13 +110,13 @@ def test_python_path_is_prepended_and_the_rest_unchanged(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("before", "after"), [({}, "0"), ({"PYTHONHASHSEED": "random"}, "0"), ({"PYTHONHASHSEED": "7"}, "7")])  # fmt: skip
-def test_a_hash_seed_of_the_user_stays(before: dict[str, str], after: str) -> None:
+def test_a_hash_seed_set_by_the_user_is_kept(before: dict[str, str], after: str) -> None:
     environ = child_environment(before, RunSpec(enabling=EnablingRequest()))
     assert environ["PYTHONHASHSEED"] == after
     assert json.loads(environ[RUN_VARIABLE])["enabling"]["seed"] is None
 
 
-def test_keys_of_processes(tmp_path: Path) -> None:
+def test_the_key_of_a_process_follows_from_its_parent(tmp_path: Path) -> None:
     (tmp_path / "processes").mkdir()
     parents = [None, None, "main", "main", "main.1", None]
     keys = [claim_process_folder(tmp_path, parent).name for parent in parents]

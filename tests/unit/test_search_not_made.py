@@ -1,4 +1,4 @@
-"""Nothing is skipped in silence: where no further runs looked for a cause, the report says why and what would."""
+"""Nothing is skipped silently: if no further runs searched for a cause, the report says why and how to search."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def reason(seconds: float = 96.0, step: int = 3, steps: int = 400, **options: An
     return why_not_searched(comparison, CheckRequest(COMMAND, **options))
 
 
-def test_a_long_run_and_what_a_search_would_take() -> None:
+def test_the_report_of_a_long_run_says_how_long_a_search_would_take() -> None:
     assert reason() == (
         "No cause was searched for: a run took 96 s, and for runs of 60 s or more the search needs to be requested. "
         "To search:\ndeterminism check --explain --steps 5 -- python train.py  # up to 60 s\ndeterminism check "
@@ -70,7 +70,7 @@ def test_a_late_step_needs_whole_runs() -> None:
         ({"fail_fast": True}, "--fail-fast ends runs as soon as they differ"),
     ],
 )
-def test_what_the_user_asked_for(options: dict[str, Any], said: str) -> None:
+def test_a_search_that_the_user_ruled_out(options: dict[str, Any], said: str) -> None:
     text = reason(seconds=3.0, **options)
     assert text.startswith("No cause was searched for") and said in text
     assert "determinism check --explain -- python train.py" in text
@@ -81,13 +81,13 @@ def test_secrets_of_the_command_are_not_repeated() -> None:
     assert "s3cret" not in text and "--api-key" in text
 
 
-def test_the_report_shows_it_and_its_commands_can_be_copied() -> None:
+def test_the_report_shows_the_reason_and_commands_to_copy() -> None:
     lines = lines_of(make_different(limit=reason()), width=60)
     assert any(line.startswith("  not searched      A run took") for line in lines)
     assert "      determinism check --explain --steps 5 -- python train.py  # up to 60 s" in lines
 
 
-# Long programs whose runs differ early are searched with runs that end soon after that.
+# Long programs whose runs differ early are searched with runs that end soon after the difference.
 
 
 def found(seconds: float = 96.0, step: int = 3, visible: int | None = 3, steps: int = 400) -> Comparison:
@@ -103,7 +103,7 @@ def test_runs_go_as_far_as_the_loss_shows_the_difference() -> None:
     assert short_runs(found(step=3, visible=9), None) == ShortRuns(11, 96.0 * 11 / 400, 400)
 
 
-def test_what_a_program_does_before_its_steps_counts() -> None:
+def test_the_time_before_the_first_step_counts() -> None:
     assert short_runs(found(), 0.2) == ShortRuns(5, 96.0 - 0.2 * 395, 400)
     assert short_runs(found(), 0.01) is None, "nearly all of the time goes by before the first step"
 
@@ -113,7 +113,7 @@ def test_what_a_program_does_before_its_steps_counts() -> None:
     [found(seconds=59.0), found(visible=None), found(step=390, visible=390), found(steps=0)],
     ids=["short", "not seen at the end of a step", "late", "without steps"],
 )
-def test_else_runs_are_whole(comparison: Comparison) -> None:
+def test_otherwise_runs_are_whole(comparison: Comparison) -> None:
     assert short_runs(comparison, None) is None
 
 
@@ -124,7 +124,7 @@ def test_a_busy_machine_does_not_make_a_run_long() -> None:
     assert "up to 8 minutes" in why_not_searched(comparison, CheckRequest(COMMAND, explain=False))
 
 
-# So may be the trials of a search in any program most of whose time goes by in later steps.
+# The trials of a search may also end early in any program that spends most of its time in later steps.
 
 
 def run_that_noted(folder: Path, **note: str) -> Any:
@@ -132,7 +132,7 @@ def run_that_noted(folder: Path, **note: str) -> Any:
     return SimpleNamespace(folder=folder)
 
 
-def test_trials_end_early_where_that_saves_a_fifth_of_their_time(tmp_path: Path) -> None:
+def test_trials_end_early_if_that_saves_a_fifth_of_their_time(tmp_path: Path) -> None:
     trace = run_that_noted(tmp_path, wrote=str(Path.cwd() / "losses.csv"))
     assert early_runs(found(seconds=7.0), 0.01, [trace]) == ShortRuns(5, 7.0 - 0.01 * 395, 400)
     assert early_runs(found(seconds=21.0), 0.01, [trace]) is None
@@ -149,7 +149,7 @@ def test_a_program_that_removes_its_files_runs_to_its_end(tmp_path: Path, remove
     assert (short_runs(found(seconds=96.0), 0.2, [trace]) is not None) is may_end_early
 
 
-def test_what_short_runs_show_is_not_said_of_whole_ones() -> None:
+def test_results_of_short_runs_are_not_claimed_for_whole_ones() -> None:
     fixes = (Fix("a", "Seed it", "seed()", verified=True, runs=3), Fix("b", "Or so", "so()"))
     noted = ShortRuns(5, 1.0, 400).noted(Diagnosis(fixes=fixes))
     lines = lines_of(

@@ -1,4 +1,4 @@
-"""Streams of one master seed: distinct wherever the place differs, equal wherever it is the same."""
+"""Streams of one master seed: distinct for different places, equal for the same place."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ GRID = [
 ]
 
 
-def test_all_places_have_streams_of_their_own() -> None:
+def test_all_places_have_distinct_streams() -> None:
     digests = {streams.digest(name) for streams in GRID for name in ("python", "numpy")}
 
     assert len(digests) == 2 * len(GRID) == 6000
 
 
-def test_streams_differ_also_in_as_many_bits_as_an_old_generator_takes() -> None:
+def test_streams_also_differ_in_the_bits_that_a_legacy_generator_takes() -> None:
     words = {tuple(streams.words("numpy", count=16)) for streams in GRID}
 
     assert len(words) == len(GRID)
 
 
-def test_neighbours_have_nothing_in_common() -> None:
+def test_neighbouring_streams_are_unrelated() -> None:
     bits = [streams.integer("python", bits=512) for streams in GRID[:600]]
     shares = [(a ^ b).bit_count() / 512 for a, b in itertools.pairwise(bits)]
 
     assert min(shares) > 0.35 and max(shares) < 0.65
 
 
-def test_one_name_is_not_two() -> None:
+def test_one_name_is_not_confused_with_two() -> None:
     streams = Streams(1)
 
     assert len({streams.digest("a", "b"), streams.digest("a,b"), streams.digest('a","b'), streams.digest("ab")}) == 4
@@ -55,7 +55,7 @@ def test_one_name_is_not_two() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 8, 64, 65, 2496])
-def test_as_many_bytes_as_asked_for(size: int) -> None:
+def test_a_digest_has_the_requested_size(size: int) -> None:
     assert len(Streams(1).digest("a", size=size)) == size
 
 
@@ -67,7 +67,7 @@ def test_numbers_fill_their_bits(bits: int) -> None:
 
 
 @pytest.mark.parametrize("hash_seed", ["0", "1", "random"])
-def test_the_same_in_every_process(hash_seed: str) -> None:
+def test_streams_are_the_same_in_every_process(hash_seed: str) -> None:
     code = "from determinism.seeds import Streams; print(Streams(5, rank=2, worker=1, epoch=3, task='é').digest('a').hex())"
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     printed = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
@@ -75,7 +75,7 @@ def test_the_same_in_every_process(hash_seed: str) -> None:
     assert printed.strip() == Streams(5, rank=2, worker=1, epoch=3, task="é").digest("a").hex()
 
 
-def test_what_a_seed_gives_stays_what_it_is() -> None:
+def test_the_stream_of_a_seed_never_changes() -> None:
     # A change here changes the random numbers of everyone's runs.
     assert Streams(1).digest("python", size=8).hex() == "6bfc476e0c655e51"
 
@@ -94,7 +94,7 @@ def test_shared_streams_are_those_of_all_ranks() -> None:
         {"rank": -1}, {"rank": "0"}, {"worker": -1}, {"epoch": -1}, {"epoch": 1.5}, {"epoch": None}, {"task": -1}, {"task": None},
     ],
 )  # fmt: skip
-def test_what_names_no_stream_is_refused(arguments: dict[str, Any]) -> None:
+def test_invalid_places_are_refused(arguments: dict[str, Any]) -> None:
     (name, value) = next(iter(arguments.items()))
     with pytest.raises(UsageError, match=rf"^{name}={value!r} cannot name") as caught:
         Streams(**{"master": 1, **arguments})
@@ -128,7 +128,7 @@ class TestUnseededNumpy:
         assert drawn() == drawn()
         assert len(set(drawn())) == 3
 
-    def test_after_removal_they_take_the_entropy_of_the_system_again(self) -> None:
+    def test_after_removal_generators_take_system_entropy_again(self) -> None:
         replacement = UnseededNumpy(lambda: Streams(1))
         replacement.install()
         replacement.remove()

@@ -1,4 +1,4 @@
-"""`determinism.seed`, where no framework is loaded: Python, NumPy, what is registered, children."""
+"""`determinism.seed` without a framework: Python, NumPy, registered generators and child processes."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def drawn() -> tuple[float, float, float]:
 
 
 def printed(code: str, **environment: str) -> Any:
-    """What a program prints as JSON, in a process of its own."""
+    """The JSON that a program prints in its own process."""
     output = subprocess.check_output(
-        [sys.executable, "-c", code], env={**os.environ, **environment}, text=True, timeout=60
+        [sys.executable, "-c", code], env={**os.environ, **environment}, text=True, timeout=600
     )
     return json.loads(output)
 
@@ -50,7 +50,7 @@ def test_the_same_seed_gives_the_same_numbers() -> None:
 
 
 @pytest.mark.parametrize("place", [{"master": 2}, {"rank": 1}, {"worker": 0}, {"epoch": 1}, {"task": "train"}])
-def test_another_place_gives_other_numbers(place: dict[str, Any]) -> None:
+def test_a_different_place_gives_different_numbers(place: dict[str, Any]) -> None:
     determinism.seed(1)
     first = drawn()
     determinism.seed(place.pop("master", 1), **place)
@@ -58,7 +58,7 @@ def test_another_place_gives_other_numbers(place: dict[str, Any]) -> None:
     assert not set(drawn()) & set(first)
 
 
-def test_a_drawn_master_seed_is_told_and_repeats_the_run() -> None:
+def test_a_drawn_master_seed_is_available_and_repeats_the_run() -> None:
     seeds = determinism.seed(None)
     first = drawn()
     determinism.seed(seeds.master)
@@ -70,7 +70,7 @@ def test_a_drawn_master_seed_is_told_and_repeats_the_run() -> None:
         _ = seeds.shared
 
 
-def test_epochs_repeat_whichever_were_run_before() -> None:
+def test_an_epoch_repeats_whichever_epochs_ran_before() -> None:
     full = determinism.seed(1)
     epochs = []
     for epoch in range(4):
@@ -100,7 +100,7 @@ def test_the_rank_is_read_from_the_launcher(variable: str, monkeypatch: pytest.M
     assert determinism.seed(1, rank=0).streams.rank == 0
 
 
-def test_a_rank_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_is_not_a_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "two")
     before = random.getstate()
 
@@ -110,7 +110,7 @@ def test_a_rank_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 
 class TestRegisteredGenerators:
-    def test_each_has_a_stream_of_its_own(self) -> None:
+    def test_each_generator_has_its_own_stream(self) -> None:
         seeds = determinism.seed(1)
         given: list[int] = []
         generators = [
@@ -132,7 +132,7 @@ class TestRegisteredGenerators:
         assert not {generator.random() for generator in generators} & set(first)
         assert given[2] != given[0]
 
-    def test_shared_ones_are_the_same_in_all_ranks(self) -> None:
+    def test_shared_generators_are_the_same_in_all_ranks(self) -> None:
         given: dict[str, list[int]] = {"own": [], "shared": []}
         seeds = determinism.seed(1, rank=0)
         seeds.register(given["own"].append, name="own")
@@ -142,11 +142,11 @@ class TestRegisteredGenerators:
         assert given["own"][0] != given["own"][1]
         assert given["shared"][0] == given["shared"][1]
 
-    def test_shared_ones_need_a_master_seed_that_others_have(self) -> None:
+    def test_shared_generators_need_a_master_seed_that_other_ranks_have(self) -> None:
         with pytest.raises(UsageError, match="This process drew"):
             determinism.seed(None).register(random.Random(), shared=True)
 
-    def test_what_is_unregistered_is_left_alone(self) -> None:
+    def test_an_unregistered_generator_is_left_alone(self) -> None:
         class Jitter:
             def __init__(self) -> None:
                 self.given: list[int] = []
@@ -164,14 +164,14 @@ class TestRegisteredGenerators:
         with pytest.raises(UsageError, match="not registered"):
             seeds.unregister(jitter.reseed)
 
-    def test_a_name_is_given_once(self) -> None:
+    def test_a_name_can_be_registered_only_once(self) -> None:
         seeds = determinism.seed(1)
         seeds.register(random.Random(), name="a")
 
         with pytest.raises(UsageError, match="under the name 'a'"):
             seeds.register(random.Random(), name="a")
 
-    def test_each_seed_begins_with_none(self) -> None:
+    def test_each_seed_starts_without_registered_generators(self) -> None:
         given: list[int] = []
         determinism.seed(1).register(given.append, name="a")
         determinism.seed(1).register(random.Random(), name="a")
@@ -179,13 +179,13 @@ class TestRegisteredGenerators:
         assert len(given) == 1
 
     @pytest.mark.parametrize("thing", [None, 5, "generator", object()])
-    def test_what_cannot_be_seeded_is_refused(self, thing: object) -> None:
+    def test_an_object_that_cannot_be_seeded_is_refused(self, thing: object) -> None:
         with pytest.raises(UsageError, match="is not a generator"):
             determinism.seed(1).register(thing)
 
 
 class TestSuspendAndResume:
-    def test_a_resumed_run_goes_on_at_its_place(self) -> None:
+    def test_a_resumed_run_continues_at_its_place(self) -> None:
         seeds = determinism.seed(1, epoch=3, task="train", rank=2)
         first = drawn()
         saved = json.loads(json.dumps(seeds.state_dict()))
@@ -196,7 +196,7 @@ class TestSuspendAndResume:
         assert resumed.streams == seeds.streams
 
     @pytest.mark.parametrize("change", [{"rank": 1}, {"version": 2}, {"version": None}])
-    def test_what_does_not_fit_is_refused(self, change: dict[str, Any]) -> None:
+    def test_a_state_that_does_not_fit_is_refused(self, change: dict[str, Any]) -> None:
         seeds = determinism.seed(1)
         state = {**seeds.state_dict(), **change}
         before = random.getstate()
@@ -206,7 +206,7 @@ class TestSuspendAndResume:
         assert random.getstate() == before
 
 
-def test_what_is_imported_later_is_seeded_then() -> None:
+def test_a_library_imported_later_is_seeded_on_import() -> None:
     code = "import determinism, json; determinism.seed(1); import numpy; print(json.dumps([numpy.random.rand(), numpy.random.default_rng().random()]))"
     determinism.seed(1)
 
@@ -251,7 +251,7 @@ def test_started_children_draw_their_own_numbers_and_the_same_in_each_run(tmp_pa
         "    [child.start() for child in children]\n"
         "    print(json.dumps(sorted(queue.get() for _ in children)))\n"
     )
-    runs = [json.loads(subprocess.check_output([sys.executable, program], text=True, timeout=60)) for _ in range(2)]
+    runs = [json.loads(subprocess.check_output([sys.executable, program], text=True, timeout=600)) for _ in range(2)]
 
     assert runs[0] == runs[1]
     assert len({number for _, number in runs[0]}) == 2

@@ -1,4 +1,4 @@
-"""`determinism.enable` where no framework is loaded, and how settings are shown."""
+"""`determinism.enable` without a framework loaded, and the display of settings."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestVariables:
-    def test_it_is_set_and_put_back(self) -> None:
+    def test_a_variable_is_set_and_restored(self) -> None:
         change = make(a_fact(), "", Request())
         assert os.environ["A_LIBRARY"] == "1"
         assert change.setting.effect is Effect.NOW and change.undo is not None
@@ -52,7 +52,7 @@ class TestVariables:
 
         assert "A_LIBRARY" not in os.environ
 
-    def test_another_value_comes_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_previous_value_is_restored(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("A_LIBRARY", "0")
         change = make(a_fact(), "", Request())
         assert (change.setting.before, change.setting.after) == ("0", "1")
@@ -61,13 +61,13 @@ class TestVariables:
 
         assert os.environ["A_LIBRARY"] == "0"
 
-    def test_what_is_as_good_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_equivalent_value_is_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("A_LIBRARY", "yes")
 
         assert make(a_fact(accepted="y.*"), "", Request()).setting.effect is Effect.ALREADY
         assert os.environ["A_LIBRARY"] == "yes"
 
-    def test_one_that_must_not_be_set_is_removed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_variable_that_must_not_be_set_is_removed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("A_LIBRARY", "0")
         change = make(a_fact(value=None, accepted="1"), "", Request())
 
@@ -77,19 +77,21 @@ class TestVariables:
         assert os.environ["A_LIBRARY"] == "0"
 
     @pytest.mark.parametrize("moment", ["start", "libraries"])
-    def test_too_late_means_for_the_children(self, moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_variable_set_too_late_affects_only_child_processes(
+        self, moment: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         change = make(a_fact(moment=moment), "", Request())
         monkeypatch.delenv("A_LIBRARY")
 
         assert change.setting.effect is Effect.FRESH and change.setting.effect.is_open
         assert change.setting.after == "1" and "started from now on" in change.setting.detail
 
-    def test_looking_changes_nothing(self) -> None:
+    def test_inspecting_changes_nothing(self) -> None:
         assert make(a_fact(), "", Request(change=False)) == Change(make(a_fact(), "", Request(change=False)).setting)
         assert make(a_fact(), "", Request(change=False)).setting.effect is Effect.MISSING
         assert "A_LIBRARY" not in os.environ
 
-    def test_an_option_that_is_not_given_is_left(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_option_that_is_not_given_is_left_unchanged(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("A_LIBRARY", "3")
         fact = a_fact(value=None, option="threads")
 
@@ -98,7 +100,7 @@ class TestVariables:
         assert make(fact, "", Request(threads=2)).setting.after == "2"
 
 
-def test_what_the_version_does_not_have_is_left() -> None:
+def test_a_setting_that_the_version_lacks_is_not_applied() -> None:
     setting = make(a_fact(group="torch", versions=">=2.10"), "2.9.1", Request()).setting
 
     assert setting.effect is Effect.ABSENT and "2.9.1" in setting.detail
@@ -106,7 +108,7 @@ def test_what_the_version_does_not_have_is_left() -> None:
 
 
 @pytest.mark.parametrize("condition", ["package:no_such_package", "nvidia", "warn-only"])
-def test_what_is_not_needed_is_left(condition: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unneeded_setting_is_not_applied(condition: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "_NVIDIA_DEVICES", ("/dev/no-such-device",))
 
     assert make(a_fact(condition=condition), "", Request()).setting.effect is Effect.UNNEEDED
@@ -122,7 +124,7 @@ def test_a_flag_that_xla_does_not_know_is_never_set(monkeypatch: pytest.MonkeyPa
     assert "XLA_FLAGS" not in os.environ
 
 
-def test_a_flag_is_added_to_those_that_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flag_is_added_to_existing_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     fact = a_fact(group="jax", name="--xla_some", kind="flag", value="true")
     monkeypatch.setenv("XLA_FLAGS", "--xla_other=1")
     monkeypatch.setattr(enable, "xla_accepts", lambda flag: True)
@@ -135,8 +137,8 @@ def test_a_flag_is_added_to_those_that_are_set(monkeypatch: pytest.MonkeyPatch) 
 
 
 class TestEnabling:
-    def test_as_a_context_it_puts_everything_back(self) -> None:
-        # Where PyTorch is loaded, it sets a variable of its own when its compiler's settings are first asked for.
+    def test_a_context_restores_everything(self) -> None:
+        # If PyTorch is loaded, it sets an environment variable itself when its compiler's settings are first read.
         determinism.enable(seed=2).restore()
         environment, states = dict(os.environ), (random.getstate(), np.random.get_state(legacy=False))
         with determinism.enable(seed=1):
@@ -149,14 +151,14 @@ class TestEnabling:
         assert (random.getstate(), str(np.random.get_state(legacy=False))) == (states[0], str(states[1]))
         assert np.random.default_rng().random() != np.random.default_rng().random()
 
-    def test_the_error_of_the_program_comes_through(self) -> None:
+    def test_an_error_of_the_program_propagates(self) -> None:
         before = dict(os.environ)
         with pytest.raises(ZeroDivisionError), determinism.enable(seed=1):
             raise ZeroDivisionError
 
         assert dict(os.environ) == before
 
-    def test_what_cannot_be_put_back_is_said(self) -> None:
+    def test_a_setting_that_cannot_be_restored_is_reported(self) -> None:
         settings = determinism.enable()
         settings.will_undo("a lever", lambda: 1 // 0)
 
@@ -202,7 +204,7 @@ class TestEnabling:
                 settings["no such setting"]
 
 
-def test_a_folder_with_the_name_of_a_framework_is_none(tmp_path: Path) -> None:
+def test_a_folder_with_the_name_of_a_framework_is_not_a_framework(tmp_path: Path) -> None:
     for name in ("torch", "jax"):
         (tmp_path / name).mkdir()
     code = (
@@ -215,7 +217,7 @@ def test_a_folder_with_the_name_of_a_framework_is_none(tmp_path: Path) -> None:
     assert set(groups) == {"python", "libraries"}
 
 
-def test_a_framework_that_cannot_be_seeded_is_said(tmp_path: Path) -> None:
+def test_a_framework_that_cannot_be_seeded_is_reported(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("__version__ = '2.13.0'")
     code = (
         "import torch, json, determinism; settings = determinism.enable(seed=1)\n"
@@ -229,7 +231,7 @@ def test_a_framework_that_cannot_be_seeded_is_said(tmp_path: Path) -> None:
 
 
 class TestShowing:
-    def test_what_needs_attention_comes_first(self) -> None:
+    def test_settings_that_need_attention_come_first(self) -> None:
         settings = [
             a_setting(Effect.ALREADY, name="a"),
             a_setting(Effect.NOW, name="b"),
@@ -240,7 +242,7 @@ class TestShowing:
         assert [line.split()[-4] for line in lines[:2]] == ["c", "b"]
         assert lines[0].startswith("could not be applied") and lines[0].endswith("False -> True")
 
-    def test_what_does_not_matter_here_is_counted(self) -> None:
+    def test_irrelevant_settings_are_only_counted(self) -> None:
         text = table([a_setting(Effect.ABSENT), a_setting(Effect.ABSENT), a_setting(Effect.UNNEEDED)])
 
         assert "and 2 settings: does not exist in this version" in text and "and 1 setting: not needed here" in text

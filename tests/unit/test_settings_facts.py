@@ -1,4 +1,4 @@
-"""What is known of settings: ranges of versions, completeness, and the tables for versions that are not installed."""
+"""Facts about settings: version ranges, completeness, and the tables for versions that are not installed."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ FACTS = [fact for group in GROUPS for fact in facts_of(group)]
         ("", ">=1.0", False),
     ],
 )
-def test_versions_lie_in_ranges(version: str, bounds: str, expected: bool) -> None:
+def test_versions_are_within_ranges(version: str, bounds: str, expected: bool) -> None:
     assert is_within(version, bounds) is expected
 
 
 @pytest.mark.parametrize("bounds", ["2.10", "==2.10", ">=2.x", ">= 2"])
-def test_what_is_no_range_is_refused(bounds: str) -> None:
+def test_an_invalid_range_is_refused(bounds: str) -> None:
     with pytest.raises(ValueError, match="not a version bound"):
         is_within("2.10", bounds)
 
 
-def test_release_ignores_what_follows_three_numbers() -> None:
+def test_a_release_ignores_anything_after_three_numbers() -> None:
     assert [release(text) for text in ("2.13.0+cpu", "2.1.0rc0", "1.7", "v3", "nightly")] == [
         (2, 13, 0), (2, 1, 0), (1, 7, 0), (3, 0, 0), (0, 0, 0),
     ]  # fmt: skip
@@ -67,7 +67,7 @@ def test_each_setting_is_described_in_full(fact: Fact) -> None:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_what_remains_is_described_in_full(group: str) -> None:
+def test_each_remaining_source_is_described_in_full(group: str) -> None:
     for entry in remaining_of(group):
         assert entry.why.endswith(".") and entry.advice and re.match(r"https://|measured with ", entry.source)
 
@@ -93,7 +93,7 @@ def needed(group: str, version: str) -> set[str]:
         ("2.10.0", {"torch._inductor.config.deterministic", "CUBLAS_WORKSPACE_CONFIG"}, set()),
     ],
 )
-def test_pytorch_of_old(version: str, has: set[str], lacks: set[str]) -> None:
+def test_settings_of_old_pytorch_versions(version: str, has: set[str], lacks: set[str]) -> None:
     found = needed("torch", version)
 
     assert found >= has | {"torch.backends.cudnn.deterministic", "torch.backends.cudnn.benchmark"}
@@ -113,7 +113,7 @@ def test_pytorch_of_old(version: str, has: set[str], lacks: set[str]) -> None:
         ("2.21.0", {"tf.config.experimental.enable_op_determinism"}),
     ],
 )
-def test_tensorflow_of_old(version: str, expected: set[str]) -> None:
+def test_settings_of_old_tensorflow_versions(version: str, expected: set[str]) -> None:
     assert needed("tensorflow", version) == expected
 
 
@@ -131,7 +131,7 @@ def test_wrong_results_of_scatter_have_the_same_releases_everywhere(version: str
     assert all("xla_gpu_enable_scatter_determinism_expander=false" in (one.solution or "") for one in warned)
 
 
-def test_no_setting_has_the_name_that_tensorflow_does_not_read() -> None:
+def test_no_setting_has_a_name_that_tensorflow_does_not_read() -> None:
     assert "TF_USE_CUDNN_AUTOTUNE" not in {fact.name for fact in FACTS}
 
 
@@ -146,14 +146,14 @@ def test_no_setting_has_the_name_that_tensorflow_does_not_read() -> None:
         ("MKL_CBWR", ["AUTO", "AVX2,STRICT"], ["OFF", None]),
     ],
 )
-def test_other_values_may_be_as_good(name: str, good: list[str | None], bad: list[str | None]) -> None:
+def test_other_values_may_be_equivalent(name: str, good: list[str | None], bad: list[str | None]) -> None:
     fact = next(fact for fact in FACTS if fact.name == name)
 
     assert all(fact.accepts(value, fact.value) for value in good)
     assert not any(fact.accepts(value, fact.value) for value in bad)
 
 
-def test_flags_of_xla_keep_each_other() -> None:
+def test_setting_an_xla_flag_keeps_the_others() -> None:
     flags = "--xla_a=1 --xla_gpu_deterministic_ops=false --xla_b"
 
     assert flag_value(flags, "--xla_gpu_deterministic_ops") == "false"
@@ -165,7 +165,7 @@ def test_flags_of_xla_keep_each_other() -> None:
     assert with_flag("", "--xla_a", "2") == "--xla_a=2"
 
 
-def test_every_entry_says_what_a_setting_does_or_what_is_made_of_it() -> None:
+def test_every_entry_says_what_a_setting_does_or_what_enable_sets() -> None:
     for path in sorted(DATA.glob("*.toml")):
         for entry in tomllib.loads(path.read_text(encoding="utf-8"))["setting"]:
             assert "effect" in entry or "enabled" in entry, entry["name"]

@@ -1,4 +1,4 @@
-"""Which settings a program makes itself, as far as its source tells."""
+"""The settings that a program makes itself, as far as its source shows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CUDNN = "torch.backends.cudnn.deterministic"
 
 
 def missing_after(folder: Path, source: str, *, warn_only: bool = False) -> set[str]:
-    """Which of some settings are still missing."""
+    """The settings that are still missing."""
     (folder / "train.py").write_text(source, encoding="utf-8")
     names = (ALGORITHMS, CUDNN, "seed", "PYTHONHASHSEED")
     settings = [Setting(name, "torch", None, None, Effect.MISSING, "", "") for name in names]
@@ -36,7 +36,7 @@ def missing_after(folder: Path, source: str, *, warn_only: bool = False) -> set[
         ("import determinism\ndeterminism.enable(seed=args.seed)", {ALGORITHMS, CUDNN, "seed"}),
         ("import determinism\ndeterminism.enable()", {ALGORITHMS, CUDNN}),
         ("from determinism.integrations.ignite import DeterminismHandler\nDeterminismHandler(seed=1)", {ALGORITHMS, CUDNN, "seed"}),
-        # What is something else, or does not make them.
+        # Calls of something else, or calls that do not make the settings.
         ("import lightning as L\nL.Trainer(deterministic=False)", set()),
         ("import lightning as L\nL.Trainer(deterministic=args.deterministic)", set()),
         ("import lightning as L\nL.Trainer()", set()),
@@ -46,18 +46,18 @@ def missing_after(folder: Path, source: str, *, warn_only: bool = False) -> set[
         ("import lightning as L\nL.Trainer(", set()),
     ],
 )  # fmt: skip
-def test_what_a_call_makes_is_not_missing(source: str, made: set[str], tmp_path: Path) -> None:
+def test_settings_made_by_a_call_are_not_missing(source: str, made: set[str], tmp_path: Path) -> None:
     assert missing_after(tmp_path, source) == {ALGORITHMS, CUDNN, "seed", "PYTHONHASHSEED"} - made
 
 
-def test_ops_that_only_warn_are_made_by_what_lets_them_warn(tmp_path: Path) -> None:
+def test_the_warn_only_mode_is_set_only_by_a_call_that_requests_it(tmp_path: Path) -> None:
     warns = "import lightning as L\nL.Trainer(deterministic='warn')"
     raises = "import lightning as L\nL.Trainer(deterministic=True)"
     assert ALGORITHMS not in missing_after(tmp_path, warns, warn_only=True)
     assert ALGORITHMS in missing_after(tmp_path, raises, warn_only=True)
 
 
-def test_the_lines_name_call_place_and_what_is_not_made(tmp_path: Path) -> None:
+def test_a_line_names_the_call_its_place_and_its_limits(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "from transformers import TrainingArguments\n\nTrainingArguments(full_determinism=True)\n"
     )

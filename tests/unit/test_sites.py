@@ -1,4 +1,4 @@
-"""Stacks of user frames: told apart by where each frame is, and as cheap below a deep recursion as below a shallow one."""
+"""Stacks of user frames: distinguished by the position of each frame, and as cheap below a deep recursion as a shallow one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_FRAMES = 48
 
 
 class Written:
-    """A table of sites that keeps what it wrote."""
+    """A table of sites that keeps its output."""
 
     def __init__(self) -> None:
         self.frames: list[str] = []
@@ -35,7 +35,7 @@ def below(depth: int, look: Callable[[], int]) -> int:
     return look() if not depth else below(depth - 1, look)
 
 
-def test_lines_are_told_apart() -> None:
+def test_lines_are_distinguished() -> None:
     written = Written()
     numbers = [below(2, written.here) for _ in range(3)]
     other = below(2, written.here)
@@ -43,11 +43,11 @@ def test_lines_are_told_apart() -> None:
     assert other != numbers[0]
 
 
-def test_a_deep_recursion_is_looked_at_no_further_than_it_is_shown() -> None:
+def test_a_deep_recursion_is_examined_only_as_far_as_it_is_shown() -> None:
     written = Written()
     numbers = {depth: below(depth, written.here) for depth in (10, 100, 500, 800)}
     assert numbers[10] != numbers[100]
     assert numbers[100] == numbers[500] == numbers[800]
     assert all(len(stack) <= MOST_FRAMES for stack in written.stacks)
-    # One for the shallow stack; the deep ones were told from each other by nothing.
+    # One entry for the shallow stack and one for the deep stacks, which are not distinguished.
     assert len(written.table._by_instruction) == 2

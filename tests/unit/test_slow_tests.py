@@ -1,4 +1,4 @@
-"""Tests that take long are dealt out so that each commit runs about as many seconds of them, and each test comes to its turn."""
+"""Slow tests are distributed so that each commit runs about the same number of seconds of them, and each test gets its turn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.thorough import PARTS as THOROUGH_PARTS
 from tests.thorough import ROOT
 
 
-def test_each_hand_holds_about_as_many_seconds() -> None:
+def test_each_hand_has_about_the_same_number_of_seconds() -> None:
     seconds = stored_seconds()
     hands = dealt(seconds)
 
@@ -22,19 +22,19 @@ def test_each_hand_holds_about_as_many_seconds() -> None:
     assert min(held) > 0
 
 
-def test_files_of_the_slow_tests_are_there() -> None:
+def test_the_files_of_the_slow_tests_exist() -> None:
     assert {name for name in stored_seconds() if not (ROOT / name.split("::")[0]).is_file()} == set()
     assert set(PARTS.values()) <= THOROUGH_PARTS.keys()
 
 
-def test_what_was_not_run_keeps_its_seconds_and_what_became_fast_is_always_run() -> None:
+def test_tests_that_were_not_run_keep_their_seconds_and_fast_tests_are_dropped() -> None:
     stored = {"a": 9.0, "b": 8.0, "c": 7.0}
     measured = {"b": LEAST - 0.1, "c": 5.0, "d": LEAST, "e": 0.2}
 
     assert merged(stored, measured) == {"a": 9.0, "c": 5.0, "d": LEAST}
 
 
-def test_what_looks_at_all_of_the_code_is_run_at_each_commit() -> None:
+def test_architecture_tests_are_run_at_each_commit() -> None:
     assert merged({}, {"tests/architecture/test_code.py::test_any": 9.0, "tests/unit/test_any.py::test_any": 9.0}) == {
         "tests/unit/test_any.py::test_any": 9.0
     }

@@ -1,4 +1,4 @@
-"""A snapshot puts back, in place, everything that a call can reach."""
+"""A snapshot restores, in place, everything that a call can reach."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ class Slotted:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Frozen:
-    """Frozen, but it holds something that is not."""
+    """A frozen class that holds a mutable list."""
 
     items: list[int]
 
 
 def restored(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
-    """Results of two calls with a restore between, and of a third without."""
+    """Results of two calls with a restore in between, and of a third call without one."""
     snapshot = Snapshot.take(function, args, kwargs)
     first = function(*args, **kwargs)
     snapshot.restore()
@@ -103,7 +103,7 @@ def test_a_training_loop_repeats() -> None:
     assert weights.tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
-def test_without_restore_nothing_goes_back() -> None:
+def test_without_a_restore_changes_remain() -> None:
     values = [1]
     Snapshot.take(values.append, (2,), {})
     values.append(2)
@@ -137,7 +137,7 @@ def test_attributes_of_functions_and_defaults() -> None:
     assert not hasattr(call, "count")
 
 
-def test_functions_that_are_reached_are_walked() -> None:
+def test_reachable_functions_are_walked() -> None:
     total = {"value": 0}
 
     def add(amount: int) -> int:
@@ -153,7 +153,7 @@ def test_functions_that_are_reached_are_walked() -> None:
         assert first == second and first != third
 
 
-def test_a_users_module_is_walked_where_its_names_are_used(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_module_is_walked_if_its_names_are_used(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.joinpath("my_program_state.py").write_text("count = 0\ndef bump():\n    global count\n    count += 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
 
@@ -215,7 +215,7 @@ def test_a_cached_function_starts_empty_again() -> None:
         Snapshot.take(run, (), {})
 
 
-def test_what_else_has_a_name_is_put_back_and_named_in_refusals() -> None:
+def test_other_named_objects_are_restored_and_named_in_refusals() -> None:
     fixture = {"numbers": [1]}
     snapshot = Snapshot.take(lambda: None, (), {}, {"fixture": fixture})
     fixture["numbers"].append(2)
@@ -227,7 +227,7 @@ def test_what_else_has_a_name_is_put_back_and_named_in_refusals() -> None:
     assert caught.value.finding == "fixture['numbers'] is of type list_iterator, whose position cannot be copied"
 
 
-def test_what_runs_the_tests_is_left_alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_of_pytest_are_left_alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     noted: list[tuple[str, object]] = request.node.user_properties
     snapshot = Snapshot.take(lambda: request.config, (request, monkeypatch), {})
     noted.append(("made", "in between"))
@@ -235,7 +235,7 @@ def test_what_runs_the_tests_is_left_alone(request: pytest.FixtureRequest, monke
     assert ("made", "in between") in noted
 
 
-def test_names_that_a_cell_binds_and_deletes_are_put_back() -> None:
+def test_names_that_a_cell_binds_and_deletes_are_restored() -> None:
     namespace: dict[str, Any] = {"__name__": "__main__", "kept": 1, "removed": 2}
     code = compile("kept = 3\nnew = 4\ndel removed", "<ipython-input-1>", "exec")
     function = types.FunctionType(code, namespace)
@@ -247,8 +247,8 @@ def test_names_that_a_cell_binds_and_deletes_are_put_back() -> None:
     assert "new" not in namespace
 
 
-def test_the_namespace_of_a_module_is_left_alone_as_the_module_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It holds what cannot be copied, which any other dictionary is refused for."""
+def test_the_namespace_of_a_module_is_left_alone_like_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The namespace holds an object that cannot be copied, for which any other dictionary is refused."""
     module = types.ModuleType("settings_of_a_program")
     module.numbers = iter([1, 2])  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)

@@ -1,4 +1,4 @@
-"""The contents of every kind of object are put back in place: containers, arrays, generators, buffers."""
+"""The contents of every kind of object are restored in place: containers, arrays, generators, buffers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger("training")
 
 
 def restored(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
-    """Results of two calls with a restore between, and of a third without."""
+    """Results of two calls with a restore in between, and of a third call without one."""
     snapshot = Snapshot.take(function, args, kwargs)
     first = function(*args, **kwargs)
     snapshot.restore()
@@ -63,7 +63,7 @@ def test_containers_keep_their_identity_and_order() -> None:
     assert identities == [id(item) for item in (*nested.values(), *holder)]
 
 
-def test_a_set_is_iterated_equally_each_time() -> None:
+def test_a_set_is_iterated_in_the_same_order_each_time() -> None:
     names = {f"name{i}" for i in range(50)}
     for i in range(0, 50, 3):
         names.discard(f"name{i}")
@@ -133,7 +133,7 @@ def restored_once(function: Callable[..., Any], *args: Any) -> tuple[Any, Any, N
     return first, second, None
 
 
-def test_a_resized_array_is_put_back() -> None:
+def test_a_resized_array_is_restored() -> None:
     values = np.arange(4.0)
 
     def run(values: Any) -> None:

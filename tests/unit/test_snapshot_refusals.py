@@ -1,4 +1,4 @@
-"""What cannot be copied is an error with the path to it; what needs no copy is none."""
+"""An object that cannot be copied is an error that gives the path to it; an object that needs no copy is not an error."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ logger = logging.getLogger("training")
 
 
 class Color(enum.Enum):
-    """An enumeration with something mutable in it."""
+    """An enumeration."""
 
     RED = ()
 
@@ -89,14 +89,14 @@ class Base(abc.ABC, Generic[T]):
     ],
     ids=lambda thing: type(thing).__name__,
 )
-def test_what_needs_no_copy_or_has_one_is_accepted(thing: Any) -> None:
+def test_objects_that_need_no_copy_or_have_one_are_accepted(thing: Any) -> None:
     snapshot = Snapshot.take(print, (thing,), {"k": [thing]})
     snapshot.restore()
     snapshot.restore()
 
 
 def numbers() -> Iterator[int]:
-    """Yield for ever."""
+    """Yield numbers practically forever."""
     yield from range(10**9)
 
 
@@ -129,7 +129,7 @@ class Opaque(threading.Thread):
         lambda: (lambda: (yield))(),
     ],
 )
-def test_what_cannot_be_copied_is_named(make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_that_cannot_be_copied_is_named(make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     thing = make()
     calls: list[int] = []
 
@@ -156,14 +156,14 @@ def test_what_cannot_be_copied_is_named(make: Callable[[], Any], monkeypatch: py
 
 
 def expect_refusal(path: str, kind: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-    """Taking a snapshot fails, and says where, what and what to do."""
+    """Check that taking a snapshot fails, and that the error says where, what and what to do."""
     with pytest.raises(StateError, match=f"^{path} is of type .*{kind}") as caught:
         Snapshot.take(function, args, kwargs)
     assert caught.value.identifier == "state-uncopyable"
     assert "determinism check -- python" in caught.value.message
 
 
-def test_what_cannot_be_undone_is_an_error() -> None:
+def test_a_change_that_cannot_be_undone_is_an_error() -> None:
     variable: contextvars.ContextVar[int] = contextvars.ContextVar("variable")
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""Whose code a frame runs."""
+"""The owner of the code that a frame runs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_owner(file: str, module: str, owner: Owner) -> None:
         (f"{Path(determinism.__file__).parent}/frameworks/wrapping.py", Owner.FOREIGN),
     ],
 )
-def test_owner_where_only_the_file_is_known(file: str, owner: Owner) -> None:
+def test_the_owner_if_only_the_file_is_known(file: str, owner: Owner) -> None:
     assert owner_of_file(file) is owner
 
 
@@ -70,8 +70,8 @@ def test_folder_that_packages_were_installed_to_holds_libraries(tmp_path: Path) 
     assert owner_of(frame_of(str(tmp_path / "other" / "code.py"), "code.of.mine")) is Owner.USER
 
 
-def test_code_that_an_installed_package_generated_into_a_file_is_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As PyTorch Geometric writes the propagation of each sort of layer into a file of the system's temporary folder."""
+def test_code_that_an_installed_package_generated_belongs_to_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch Geometric, for example, writes the propagation of each kind of layer into a file in the temporary folder."""
     generated = frame_of("/tmp/layers.conv_propagate_e9qt1cvw.py", "layers.conv_propagate")
     package = types.ModuleType("layers")
     monkeypatch.setitem(sys.modules, "layers", package)

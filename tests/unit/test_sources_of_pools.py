@@ -1,4 +1,4 @@
-"""Sources in the workers of a pool, which take tasks as they are free: only what all of them noted can be compared."""
+"""Sources in pool workers, which take tasks when they are free: only the notes of all of them can be compared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from determinism.diagnose.sources import Source, differing_sources
 from determinism.run_spec import FIRST_NOTED
 
 Noted = Mapping[str, Sequence[str | None]]
-"""Values by key of the process."""
+"""Values by process key."""
 
 
 def write_run(folder: Path, processes: Noted, source: str, thread: str) -> Path:
@@ -41,7 +41,7 @@ KINDS = ("ForkPoolWorker-", "SpawnPoolWorker-", "SpawnProcess-", "ForkServerProc
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_which_worker_gets_which_task_is_no_difference_of_the_seeds(tmp_path: Path, kind: str) -> None:
+def test_which_worker_gets_which_task_is_not_a_difference_in_seeds(tmp_path: Path, kind: str) -> None:
     first = {f"main.{kind}1": ["0", "1", "4", "5"], f"main.{kind}2": ["2", "3"]}
     assert not compare(tmp_path, first, {f"main.{kind}1": ["2", "3"], f"main.{kind}2": ["0", "1", "4", "5"]})
 
@@ -77,13 +77,13 @@ def test_work_that_is_not_shared_is_compared_process_by_process(tmp_path: Path, 
     assert (found.differs, found.process, found.shown) == (True, one, ("0", "1"))
 
 
-def test_values_that_cannot_be_told_stay_so(tmp_path: Path) -> None:
+def test_unknown_values_remain_unknown(tmp_path: Path) -> None:
     first: Noted = {"main.ForkPoolWorker-1": ["0", None], "main.ForkPoolWorker-2": ["1"]}
     (found,) = compare(tmp_path, first, {"main.ForkPoolWorker-1": ["1"], "main.ForkPoolWorker-2": ["0", None]})
     assert found.differs is None
 
 
-def test_who_takes_what_from_a_queue_is_what_differs(tmp_path: Path) -> None:
+def test_which_worker_takes_which_item_from_a_queue_is_a_difference(tmp_path: Path) -> None:
     first = {"main.ForkProcess-1": ["0", "1"], "main.ForkProcess-2": ["2", "3"]}
     second = {"main.ForkProcess-1": ["0", "2"], "main.ForkProcess-2": ["1", "3"]}
     (found,) = compare(tmp_path, first, second, "queue-order")
@@ -91,7 +91,7 @@ def test_who_takes_what_from_a_queue_is_what_differs(tmp_path: Path) -> None:
 
 
 def split(values: Sequence[str], parts: Sequence[int]) -> dict[str, list[str]]:
-    """Tasks of a pool with two workers, given who takes which of each few."""
+    """Tasks of a pool with two workers; `parts`, repeated, gives the worker of each task."""
     taken: dict[str, list[str]] = {"main.ForkPoolWorker-1": [], "main.ForkPoolWorker-2": []}
     for at, value in enumerate(values):
         taken[f"main.ForkPoolWorker-{parts[at % len(parts)]}"].append(value)
@@ -101,17 +101,17 @@ def split(values: Sequence[str], parts: Sequence[int]) -> dict[str, list[str]]:
 MANY = [str(number) for number in range(10 * FIRST_NOTED)]
 
 
-def test_of_many_tasks_those_that_are_noted_depend_on_who_takes_them(tmp_path: Path) -> None:
+def test_many_tasks_that_are_split_differently_are_not_a_difference(tmp_path: Path) -> None:
     assert not compare(tmp_path, split(MANY, (1, 2)), split(MANY, (1, 1, 2, 2, 2)))
 
 
-def test_of_many_tasks_those_whose_seeds_differ_are_found(tmp_path: Path) -> None:
+def test_differing_seeds_among_many_tasks_are_found(tmp_path: Path) -> None:
     first, second = ([f"{run} {value}" for value in MANY] for run in "ab")
     (found,) = compare(tmp_path, split(first, (1, 2)), split(second, (1, 1, 2, 2, 2)))
     assert (found.differs, found.occurrence) == (True, 0)
 
 
-def test_threads_that_share_work_take_it_in_any_order_and_a_value_that_only_one_run_has_differs(tmp_path: Path) -> None:
+def test_threads_may_take_shared_work_in_any_order_but_a_value_in_only_one_run_differs(tmp_path: Path) -> None:
     for name, second, expected in (("order", ["1", "0"], []), ("value", ["yours", "0"], [(True, 1, ("mine", "0"))])):
         first = ["0", "mine" if name == "value" else "1"]
         (tmp_path / name).mkdir()

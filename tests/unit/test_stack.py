@@ -1,4 +1,4 @@
-"""What two runs ran on: which part decides most, and what a report says of it."""
+"""The hardware and software that two runs ran on: which part matters most, and what a report says about it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_each_fact_belongs_to_a_part(name: str, part: Part) -> None:
     assert part_of(name) is part
 
 
-def test_what_is_recorded_of_this_machine() -> None:
+def test_the_description_of_this_machine_is_complete() -> None:
     found = environment.describe()
     assert {
         "processor",
@@ -51,7 +51,7 @@ def test_what_is_recorded_of_this_machine() -> None:
     assert all(found.values())
 
 
-def test_the_stack_is_told_before_the_divergence() -> None:
+def test_the_stack_is_reported_before_the_divergence() -> None:
     differences = [
         ("processor", "A", "B"),
         ("variable OMP_NUM_THREADS", "not set", "2"),
@@ -66,17 +66,17 @@ def test_the_stack_is_told_before_the_divergence() -> None:
     assert lines[told[0]].split()[0] == "stack"
 
 
-def test_only_the_instruction_sets_that_one_lacks_are_told() -> None:
+def test_only_instruction_sets_missing_in_one_run_are_reported() -> None:
     text = text_of(make_comparison(environment=[("instruction sets", "avx avx2 avx512f", "avx avx2")]))
     assert "instruction sets: only run 1 has avx512f" in text
     assert "run 2 has" not in text
 
 
-def test_which_run_differs() -> None:
+def test_the_run_that_differs_is_named() -> None:
     text = text_of(make_different(environment=[("package torch", "2.12.0", "2.13.0")], environment_run=3))
     assert "package torch was 2.12.0 in run 1, 2.13.0 in run 3" in text
 
 
-def test_no_stack_is_told_where_it_is_the_same() -> None:
+def test_an_equal_stack_is_not_reported() -> None:
     assert "stack" not in text_of(make_different(environment=[("working directory", "/a", "/b")]))
     assert stack_differences([("executable", "a", "b"), ("variable PYTHONHASHSEED", "0", "1")]) == []

@@ -1,4 +1,4 @@
-"""Files of tensors are what the library that defines the format reads and writes."""
+"""Tensor files are compatible with the library that defines the format."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TENSORS = {
 }
 
 
-def test_the_library_reads_what_was_written(tmp_path: Path) -> None:
+def test_the_library_reads_a_file_that_we_wrote(tmp_path: Path) -> None:
     path = tmp_path / "tensors.safetensors"
     write_tensors(path, TENSORS, about={"about": 'a "text" \u00e9'})
     found = load_file(path)
@@ -34,7 +34,7 @@ def test_the_library_reads_what_was_written(tmp_path: Path) -> None:
         assert file.metadata() == {"about": 'a "text" \u00e9'}
 
 
-def test_what_the_library_wrote_is_read(tmp_path: Path) -> None:
+def test_a_file_that_the_library_wrote_is_read(tmp_path: Path) -> None:
     path = tmp_path / "tensors.safetensors"
     save_file({"weight": MATRIX, "count": np.array([3], dtype="<i8")}, path, metadata={"some": "text"})
     found = read_tensors(path)
@@ -63,7 +63,7 @@ def entry(**changes: Any) -> dict[str, Any]:
         "",
     ],
 )
-def test_damage_is_told(header: Any, tmp_path: Path) -> None:
+def test_a_damaged_header_is_an_error(header: Any, tmp_path: Path) -> None:
     path = tmp_path / "tensors.safetensors"
     text = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(24))
@@ -74,13 +74,13 @@ def test_damage_is_told(header: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"1234567", struct.pack("<Q", 99) + b"{}", struct.pack("<Q", 2) + b"\xff\xff"]
 )
-def test_broken_files_are_told(content: bytes, tmp_path: Path) -> None:
+def test_a_broken_file_is_an_error(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "tensors.safetensors"
     path.write_bytes(content)
     with pytest.raises(TraceError, match="cannot be read"):
         read_tensors(path)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="cannot be read"):
         read_tensors(tmp_path / "tensors.safetensors")

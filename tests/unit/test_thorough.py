@@ -1,4 +1,4 @@
-"""What `make test` leaves out belongs to parts that can be run, and of each sweep exactly one slice is always run."""
+"""Tests that `make test` leaves out belong to parts that can be run, and one slice of each sweep is always run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_one_slice_of_a_sweep_is_run(hash_of_commit: str, monkeypatch: pytest.Mo
     assert [is_turn(number, 12) for number in range(12)].count(True) == 1
 
 
-def test_other_commits_run_other_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_commits_run_different_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     run = set()
     for number in range(50):
         monkeypatch.setattr(thorough, "commit", lambda number=number: f"{number * 7919:08x}" + "0" * 32)

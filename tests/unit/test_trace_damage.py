@@ -1,4 +1,4 @@
-"""Traces that are cut, damaged, foreign or newer: each its own error, never an exception of a library."""
+"""Truncated, damaged, foreign and newer traces: each has its own error, never an exception from a library."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OWN = Path("processes") / "main"
 
 
 def write(folder: Path, *, records: int = 40, ended: bool = True) -> Path:
-    """A trace of a few steps; without an end as a killed process leaves it."""
+    """Write a trace of a few steps; if not ended, as a killed process leaves it."""
     builder = TraceBuilder(folder if ended else folder.with_name("unfinished"))
     made = -1
     for number in range(records):
@@ -56,7 +56,7 @@ def damaged(tmp_path: Path, whole: Path) -> Path:
 
 
 def look(whole: Path, damaged: Path) -> Comparison | str:
-    """Compare and show; gives the comparison or the identifier of the error."""
+    """Compare and show the traces; return the comparison or the identifier of the error."""
     console = Console(file=io.StringIO())
     found: Comparison | str
     try:
@@ -128,7 +128,7 @@ FIELDS = [(Path("manifest.json"), "level"), (Path("manifest.json"), "created"), 
 
 
 @pytest.mark.parametrize(("place", "key"), FIELDS)
-def test_a_value_of_another_type_is_no_internal_error(place: Path, key: str, whole: Path, damaged: Path) -> None:
+def test_a_value_of_the_wrong_type_is_not_an_internal_error(place: Path, key: str, whole: Path, damaged: Path) -> None:
     for value in (None, *VALUES_OF_OTHER_TYPES):
         edit(damaged / place, **{key: value})
         for order in ((whole, damaged), (damaged, whole)):
@@ -140,14 +140,16 @@ def test_a_value_of_another_type_is_no_internal_error(place: Path, key: str, who
 
 
 @pytest.mark.parametrize(("identifier", "damage"), DAMAGES)
-def test_named(identifier: str, damage: Callable[[Path], object], whole: Path, damaged: Path) -> None:
+def test_each_kind_of_damage_has_its_error(
+    identifier: str, damage: Callable[[Path], object], whole: Path, damaged: Path
+) -> None:
     damage(damaged)
     assert look(whole, damaged) == identifier
     assert look(damaged, whole) == identifier
 
 
 @pytest.mark.parametrize("name", ["records.arrow", "names.arrow"])
-def test_cut_at_any_place(name: str, whole: Path, damaged: Path) -> None:
+def test_a_file_cut_anywhere_makes_the_comparison_inconclusive(name: str, whole: Path, damaged: Path) -> None:
     content = (whole / OWN / name).read_bytes()
     for size in range(0, len(content) - 8, max(1, len(content) // 25)):
         (damaged / OWN / name).write_bytes(content[:size])
@@ -177,7 +179,7 @@ def test_a_difference_before_the_cut_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ended", [True, False], ids=["whole", "killed"])
-def test_random_damage_is_never_an_exception(ended: bool, tmp_path: Path) -> None:
+def test_random_damage_never_raises_an_unexpected_exception(ended: bool, tmp_path: Path) -> None:
     original = write(tmp_path / "original", ended=ended)
     chance = random.Random(20)
     files = sorted(path for path in original.rglob("*") if path.is_file())
@@ -188,7 +190,7 @@ def test_random_damage_is_never_an_exception(ended: bool, tmp_path: Path) -> Non
         if chance.random() < 0.3:
             content = content[: chance.randrange(len(content) + 1)]
         elif content:
-            # Most of a spool is empty; what matters lies at the beginning of its columns.
+            # Most of a spool is empty; its data is at the beginning of the columns.
             reach = len(content) if chance.random() < 0.5 else min(len(content), 600)
             for _ in range(chance.choice([1, 2, 30])):
                 content[chance.randrange(reach)] = chance.randrange(256)
@@ -198,7 +200,7 @@ def test_random_damage_is_never_an_exception(ended: bool, tmp_path: Path) -> Non
         shutil.rmtree(broken)
 
 
-def test_folder_of_a_check_names_its_traces(tmp_path: Path) -> None:
+def test_the_error_for_a_check_folder_names_its_traces(tmp_path: Path) -> None:
     write(tmp_path / "run-1")
     with pytest.raises(DeterminismError, match=r"It contains traces, though: give .*run-1\."):
         open_trace(tmp_path)
@@ -226,7 +228,7 @@ def test_traces_that_name_no_recorder_are_compared(tmp_path: Path, whole: Path, 
 
 
 def write_crowd(folder: Path, value: str = "") -> Path:
-    """A trace of a main process with threads, a child and a worker of a loader."""
+    """Write a trace of a main process with threads and a child process."""
     builder = TraceBuilder(folder)
     child = builder.beside("main.1")
     threads = builder.beside("main.threads", stream="threads", part_of="main")
@@ -255,7 +257,7 @@ def empty(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [remove, empty])
-def test_same_is_never_said_of_what_was_lost(damage: Callable[[Path], None], tmp_path: Path) -> None:
+def test_traces_with_lost_files_are_never_called_the_same(damage: Callable[[Path], None], tmp_path: Path) -> None:
     whole = write_crowd(tmp_path / "whole")
     for number, place in enumerate(contents(whole)):
         parts = [Path(shutil.copytree(whole, tmp_path / f"{side} {number}")) for side in ("one", "other")]
@@ -284,7 +286,7 @@ def test_a_lost_process_is_named(tmp_path: Path) -> None:
     assert "('main')" in trouble.message
 
 
-def test_a_process_that_only_one_run_had_is_a_difference(tmp_path: Path) -> None:
+def test_a_process_in_only_one_run_is_a_difference(tmp_path: Path) -> None:
     with_child, without = write_crowd(tmp_path / "with"), TraceBuilder(tmp_path / "without")
     threads = without.beside("main.threads", stream="threads", part_of="main")
     for stream in (without, threads):
@@ -300,7 +302,7 @@ def test_a_process_that_only_one_run_had_is_a_difference(tmp_path: Path) -> None
     assert found.first_divergence.process == "main.1"
 
 
-def test_a_run_whose_threads_alone_recorded_differs_from_one_with_a_main_process(tmp_path: Path) -> None:
+def test_a_run_recorded_only_in_threads_differs_from_one_with_a_main_process(tmp_path: Path) -> None:
     folders = [tmp_path / "one", tmp_path / "two"]
     both = TraceBuilder(folders[0])
     both.add("op::first", [], ["first"])
@@ -319,9 +321,7 @@ def test_a_run_whose_threads_alone_recorded_differs_from_one_with_a_main_process
 
 @pytest.mark.parametrize("taken", ["records.arrow", "names.arrow", "process.json", ""])
 @pytest.mark.parametrize("name", ["main", "main.1", "main.threads"])
-def test_what_belongs_to_another_run_is_refused_even_if_it_holds_the_same(
-    name: str, taken: str, tmp_path: Path
-) -> None:
+def test_a_file_of_another_run_is_refused_even_if_its_contents_are_equal(name: str, taken: str, tmp_path: Path) -> None:
     whole, foreign = write_crowd(tmp_path / "whole"), write_crowd(tmp_path / "foreign")
     assert compare(whole, foreign).verdict is Verdict.SAME
     mixed = Path(shutil.copytree(whole, tmp_path / "mixed"))
@@ -347,7 +347,7 @@ def test_a_file_of_another_process_of_the_run_is_refused(taken: str, tmp_path: P
     assert caught.value.identifier == "trace-mixed"
 
 
-def test_traces_of_versions_that_did_not_name_their_run_are_compared(tmp_path: Path) -> None:
+def test_traces_without_a_run_identifier_are_compared(tmp_path: Path) -> None:
     whole = write_crowd(tmp_path / "whole")
     for file in whole.rglob("*.json"):
         document = json.loads(file.read_text())
@@ -357,7 +357,7 @@ def test_traces_of_versions_that_did_not_name_their_run_are_compared(tmp_path: P
     assert compare(whole, whole).verdict is Verdict.SAME
 
 
-def test_text_of_a_trace_cannot_begin_a_line_or_command_the_terminal(damaged: Path) -> None:
+def test_text_in_a_trace_cannot_start_a_line_or_control_the_terminal(damaged: Path) -> None:
     edit(damaged / OWN / "process.json", steps_by="train\n::error::\x1b[2J", framework="torch\n::error::\x1b[2J")
     console = Console(file=io.StringIO())
 

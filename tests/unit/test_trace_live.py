@@ -1,4 +1,4 @@
-"""A picture of a process that is being recorded reads like any trace, whatever the process does meanwhile."""
+"""A snapshot of a process that is being recorded reads like any trace, whatever the process does meanwhile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from determinism.trace.writer import ProcessWriter
 
 
 class Running:
-    """A process that records."""
+    """A process that is being recorded."""
 
     def __init__(self, folder: Path) -> None:
         create_trace(folder / "trace")
@@ -23,7 +23,7 @@ class Running:
         self.writer = ProcessWriter(self.folder, description={"level": "op", "steps_by": "optimizer"})
 
     def add(self, count: int) -> None:
-        """Records that each have a name of their own."""
+        """Add records with distinct names."""
         for _ in range(count):
             number = self.writer.num_records
             op = self.writer.op(f"op::{number}", OpSemantics.NONE)
@@ -37,11 +37,11 @@ def ops(picture: Path) -> list[str]:
     return [names[op] for chunk in process.chunks() for op in chunk.columns["op"].tolist()]
 
 
-def test_nothing_is_taken_before_the_process_begins(tmp_path: Path) -> None:
+def test_no_snapshot_is_taken_before_the_process_begins(tmp_path: Path) -> None:
     assert not snapshot_live_trace(tmp_path / "nowhere", tmp_path / "picture")
 
 
-def test_picture_has_every_record_and_stays_when_the_process_goes_on(tmp_path: Path) -> None:
+def test_a_snapshot_has_every_record_and_stays_valid_while_the_process_continues(tmp_path: Path) -> None:
     running, picture = Running(tmp_path), tmp_path / "picture"
     for total in (3, 300, 9000, 20_000):
         running.add(total - running.writer.num_records)
@@ -55,7 +55,7 @@ def test_picture_has_every_record_and_stays_when_the_process_goes_on(tmp_path: P
     assert len(ops(picture)) == running.writer.num_records
 
 
-def test_no_picture_is_torn(tmp_path: Path) -> None:
+def test_no_snapshot_is_torn(tmp_path: Path) -> None:
     running, picture = Running(tmp_path), tmp_path / "picture"
     writing = threading.Thread(target=running.add, args=(60_000,))
     writing.start()

@@ -1,4 +1,4 @@
-"""Losses as numbers: written beside the records, read whatever became of the file."""
+"""Losses as numbers: written next to the records, and read whatever the state of the file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def open_writer(folder: Path) -> Iterator[NumbersWriter]:
 
 
 def written(folder: Path, count: int, room: int | None = None) -> NumbersWriter:
-    """Rows of the first step, written and closed."""
+    """Write rows of the first step, and close the file."""
     with open_writer(folder) as numbers:
         for record in range(count):
             numbers.add(Meaning.LOSS, record, record - 1, 0, record / 2, 0)
@@ -32,7 +32,7 @@ def written(folder: Path, count: int, room: int | None = None) -> NumbersWriter:
     return numbers
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_written_numbers_are_read(tmp_path: Path) -> None:
     with open_writer(tmp_path) as numbers:
         numbers.add(Meaning.READ, 2**40, 2**40 - 7, 3, math.pi, 12)
         numbers.add(Meaning.LOSS, 2**40 + 1, -1, 0, math.nan, 12)
@@ -48,7 +48,7 @@ def test_without_numbers_there_is_no_file(tmp_path: Path) -> None:
     assert len(read_numbers(tmp_path)) == 0
 
 
-def test_a_step_has_a_few(tmp_path: Path) -> None:
+def test_the_number_of_rows_per_step_is_limited(tmp_path: Path) -> None:
     with open_writer(tmp_path) as numbers:
         for record in range(1000):
             numbers.add(Meaning.LOSS, record, -1, 0, 1.0, 0)
@@ -59,23 +59,23 @@ def test_a_step_has_a_few(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("room", "rows"), [(0, 0), (-5, 0), (31, 0), (32, 1), (100, 3), (10**9, 10)])
-def test_no_more_than_there_is_room_for(room: int, rows: int, tmp_path: Path) -> None:
+def test_no_more_is_written_than_there_is_room_for(room: int, rows: int, tmp_path: Path) -> None:
     assert written(tmp_path, 10, room).bytes_written == 32 * rows
     assert len(read_numbers(tmp_path)) == rows
 
 
-def test_a_row_that_breaks_off_is_passed_over(tmp_path: Path) -> None:
+def test_a_truncated_row_is_skipped(tmp_path: Path) -> None:
     written(tmp_path, 3)
     os.truncate(tmp_path / NUMBERS_FILE, 70)
     assert [row["record"] for row in read_numbers(tmp_path)] == [0, 1]
 
 
-def test_rows_that_cannot_be_are_passed_over(tmp_path: Path) -> None:
+def test_impossible_rows_are_skipped(tmp_path: Path) -> None:
     (tmp_path / NUMBERS_FILE).write_bytes(b"\xff" * 320)
     assert len(read_numbers(tmp_path)) == 0
 
 
-def test_a_killed_process_leaves_its_whole_steps(tmp_path: Path) -> None:
+def test_a_killed_process_leaves_its_complete_steps(tmp_path: Path) -> None:
     writer = ProcessWriter(tmp_path, description={})
     for step in range(3):
         writer.number(Meaning.LOSS, step, (), float(step), step)
@@ -86,7 +86,7 @@ def test_a_killed_process_leaves_its_whole_steps(tmp_path: Path) -> None:
     assert [row["value"] for row in read_numbers(tmp_path)] == [0.0, 1.0, 2.0]
 
 
-def test_the_limit_of_a_trace_holds_for_its_numbers(tmp_path: Path) -> None:
+def test_the_size_limit_of_a_trace_applies_to_its_numbers(tmp_path: Path) -> None:
     writer = ProcessWriter(tmp_path, description={}, max_bytes=200_000)
     for step in range(20_000):
         writer.number(Meaning.LOSS, step, (), 1.0, step)
@@ -96,7 +96,7 @@ def test_the_limit_of_a_trace_holds_for_its_numbers(tmp_path: Path) -> None:
     assert len(read_numbers(tmp_path)) > 100
 
 
-def test_records_that_are_left_out_take_their_numbers_along(tmp_path: Path) -> None:
+def test_numbers_of_omitted_records_are_omitted(tmp_path: Path) -> None:
     builder = TraceBuilder(tmp_path / "trace")
     for step in range(4):
         builder.number(Meaning.LOSS, step, builder.add("determinism::loss"))
@@ -106,7 +106,7 @@ def test_records_that_are_left_out_take_their_numbers_along(tmp_path: Path) -> N
     assert [row["value"] for row in process.until(3).numbers] == [0, 1]
 
 
-def test_where_batches_count_no_step_is_known(tmp_path: Path) -> None:
+def test_there_are_no_numbers_if_batches_are_counted_as_steps(tmp_path: Path) -> None:
     builder = TraceBuilder(tmp_path / "trace", steps_by=None)
     builder.number(Meaning.LOSS, 1.0, builder.add("determinism::loss"))
     assert len(process_of(builder.close()).numbers) == 0

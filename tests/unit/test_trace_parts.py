@@ -1,4 +1,4 @@
-"""A run that was recorded in parts reads as one trace."""
+"""A run that was recorded in parts is read as one trace."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def train(builder: TraceBuilder, value: str) -> None:
 
 
 def part(run: Path, name: str, key: str, value: str = "value", *, exit_status: int = 0, **description: object) -> None:
-    """A part with one process, and its threads."""
+    """Write a part with one process and its threads."""
     builder = TraceBuilder(part_folder(run, name), key=key, **description)
     train(builder, value)
     threads = builder.beside(f"{key}.threads", stream="threads", part_of=key, threads=["log"])
@@ -35,7 +35,7 @@ def keys(run: Path) -> list[tuple[str, str | None]]:
     return [(process.key, process.description.get("part_of")) for process in open_trace(run).processes]
 
 
-def test_a_rank_keeps_its_key_and_others_are_called_by_their_part_too(tmp_path: Path) -> None:
+def test_a_rank_keeps_its_key_and_other_keys_include_the_part(tmp_path: Path) -> None:
     part(tmp_path, "a", "main.rank-0")
     part(tmp_path, "b", "main.rank-1")
     part(tmp_path, "c", "main")
@@ -46,7 +46,7 @@ def test_a_rank_keeps_its_key_and_others_are_called_by_their_part_too(tmp_path: 
     ]  # fmt: skip
 
 
-def test_ranks_of_two_groups_are_called_by_their_part_too(tmp_path: Path) -> None:
+def test_keys_of_ranks_in_two_groups_include_the_part(tmp_path: Path) -> None:
     part(tmp_path, "a", "main.rank-0")
     part(tmp_path, "b", "main.rank-0")
     assert [key for key, of in keys(tmp_path) if of is None] == ["a/main.rank-0", "b/main.rank-0"]
@@ -143,7 +143,7 @@ def _steps_differ(folder: Path) -> None:
         (_steps_differ, "steps-differ", "(all steps, --steps 3)"),
     ],
 )
-def test_parts_that_do_not_go_together_are_refused(
+def test_mismatched_parts_are_refused(
     tmp_path: Path, write: Callable[[Path], None], identifier: str, words: str
 ) -> None:
     write(tmp_path)
@@ -153,13 +153,13 @@ def test_parts_that_do_not_go_together_are_refused(
 
 
 @pytest.mark.parametrize("name", ["", "../elsewhere", "a.b", "a" * 65, "-a"])
-def test_a_name_that_a_part_cannot_have(tmp_path: Path, name: str) -> None:
+def test_an_invalid_name_of_a_part_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(DeterminismError) as raised:
         part_folder(tmp_path, name)
     assert raised.value.identifier == "part-name" and repr(name) in raised.value.message
 
 
-def test_a_whole_run_gets_no_parts(tmp_path: Path) -> None:
+def test_a_whole_run_cannot_get_parts(tmp_path: Path) -> None:
     TraceBuilder(tmp_path / "run").close()
     with pytest.raises(DeterminismError) as raised:
         part_folder(tmp_path / "run", "a")

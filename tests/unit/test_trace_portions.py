@@ -1,4 +1,4 @@
-"""Records come in any portions that a reader asks for, whatever batches they were written in."""
+"""Records are read in portions of any requested size, whatever batches they were written in."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_portions_join_to_the_whole(seed: int, trace: Path) -> None:
     assert same(join(portions), chunk_of(process))
 
 
-def test_as_many_as_asked_for_until_the_end(trace: Path) -> None:
+def test_a_portion_has_the_requested_size_until_the_end(trace: Path) -> None:
     reader: RecordReader = process_of(trace).reader()
     portion = reader.peek(RECORDS)
     assert portion is not None and portion.rows == RECORDS
@@ -68,7 +68,7 @@ def test_as_many_as_asked_for_until_the_end(trace: Path) -> None:
     assert rest is not None and rest.rows == RECORDS + 1
 
 
-def test_nothing_is_read_ahead_of_what_is_at_hand(trace: Path) -> None:
+def test_nothing_is_read_beyond_the_current_batch(trace: Path) -> None:
     process = process_of(trace)
     reader = process.reader()
     portion = reader.at_hand()
@@ -77,7 +77,7 @@ def test_nothing_is_read_ahead_of_what_is_at_hand(trace: Path) -> None:
 
 
 def test_reading_does_not_import_pandas(trace: Path, tmp_path: Path) -> None:
-    """It takes seconds, and Arrow imports it to convert numbers where it is installed."""
+    """The import takes seconds, and Arrow imports pandas to convert numbers if it is installed."""
     (tmp_path / "pandas.py").write_text("print('imported')\n", encoding="utf-8")
     reading = (
         "from pathlib import Path\n"
@@ -91,4 +91,4 @@ def test_reading_does_not_import_pandas(trace: Path, tmp_path: Path) -> None:
     }
     ended = subprocess.run([sys.executable, "-c", reading], env=environment, capture_output=True, check=True, text=True)
 
-    assert ended.stdout.split() == [str(RECORDS + 1)]  # and the end of the process
+    assert ended.stdout.split() == [str(RECORDS + 1)]  # plus the end of the process

@@ -1,4 +1,4 @@
-"""The writer: whatever ends it, every record until then can be read, and it never takes more room than it may."""
+"""The writer: however it ends, every record written so far can be read, and it never exceeds its size limit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def open_writer(folder: Path, max_bytes: int | None = None) -> ProcessWriter:
 
 
 def add(writer: ProcessWriter, count: int, width: int = 1) -> None:
-    """Records of one op with `width` inputs and outputs."""
+    """Add records of one op with `width` inputs and outputs."""
     op, layout = writer.op("op::a", OpSemantics.NONE), writer.name(Table.LAYOUT, '["value"]')
     for _ in range(count):
         number = writer.num_records
@@ -59,7 +59,7 @@ def digests(process: ProcessTrace) -> list[int]:
 
 
 def test_very_wide_records_are_written_in_batches_that_a_reader_takes(tmp_path: Path) -> None:
-    """Two of them, which one spool holds, are more than a reader takes at once."""
+    """Two such records fit in one spool but exceed what a reader takes at once."""
     writer = open_writer(tmp_path / "trace")
     add(writer, 1, width=1_100_000)
     add(writer, 3, width=1_100_000)
@@ -68,7 +68,7 @@ def test_very_wide_records_are_written_in_batches_that_a_reader_takes(tmp_path: 
 
 
 @pytest.mark.parametrize("most", [1, 500, 10_000, 1 << 20])
-def test_parts_of_a_batch_hold_the_same(most: int) -> None:
+def test_the_parts_of_a_batch_hold_its_rows(most: int) -> None:
     rows = [(2, number, f"text {number}" * (number % 7)) for number in range(100)]
     batch = batch_from_names(rows)
     parts = list(readable_parts(batch, most))
@@ -78,7 +78,7 @@ def test_parts_of_a_batch_hold_the_same(most: int) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 100, 8191, 8192, 8193, 20_000])
-def test_unclosed_writer_left_every_record(count: int, tmp_path: Path) -> None:
+def test_an_unclosed_writer_leaves_every_record(count: int, tmp_path: Path) -> None:
     writer = open_writer(tmp_path / "trace")
     add(writer, count)
     shutil.copytree(tmp_path / "trace", tmp_path / "left")
@@ -102,7 +102,7 @@ def test_record_wider_than_the_spool(tmp_path: Path) -> None:
     assert not process.truncated
 
 
-def test_names_that_are_no_utf8(tmp_path: Path) -> None:
+def test_names_that_are_not_utf8(tmp_path: Path) -> None:
     writer = open_writer(tmp_path / "trace")
     writer.name(Table.MODULE, "caf\udce9 ☕")
     finish(writer)
@@ -126,7 +126,7 @@ def test_never_larger_than_allowed(limit: int, tmp_path: Path) -> None:
 
 
 class Full:
-    """A disk without room from some moment on."""
+    """A disk that becomes full at some point."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
@@ -143,7 +143,7 @@ class Full:
 
 @pytest.mark.parametrize("count", [5, 9000])
 def test_full_disk_is_remembered(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing can be written any more, not even why; the spool has room for that."""
+    """Nothing more can be written, not even the reason; the spool has room for that."""
     traces = []
     for name in ("one", "two"):
         writer = open_writer(tmp_path / name)

@@ -1,4 +1,4 @@
-"""Frames of recorders are left out of tracebacks, also where an instruction has no line of its own."""
+"""Frames of recorders are left out of tracebacks, even if an instruction has no line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from determinism.frameworks.wrapping import without_own_frames
 
 NOWHERE = 100_000
-"""No instruction is there, so none has a line."""
+"""An offset without an instruction, and so without a line."""
 
 
 def frame_of(module: str) -> FrameType:
@@ -19,7 +19,7 @@ def frame_of(module: str) -> FrameType:
     return frame
 
 
-def test_own_frames_go_and_others_stay_with_their_lines_or_without() -> None:
+def test_own_frames_are_removed_and_other_frames_are_unchanged() -> None:
     inner = TracebackType(None, frame_of("numpy"), NOWHERE, -1)
     own = TracebackType(inner, frame_of("determinism.launch.child"), 0, 1)
     outer = TracebackType(own, frame_of("__main__"), 0, 7)
@@ -30,6 +30,6 @@ def test_own_frames_go_and_others_stay_with_their_lines_or_without() -> None:
     assert (shown.tb_next.tb_frame, shown.tb_next.tb_lineno) == (inner.tb_frame, None)
 
 
-def test_a_traceback_without_own_frames_is_the_same_one() -> None:
+def test_a_traceback_without_own_frames_is_unchanged() -> None:
     plain = TracebackType(None, frame_of("__main__"), NOWHERE, -1)
     assert without_own_frames(plain) is plain

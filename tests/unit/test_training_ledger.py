@@ -1,4 +1,4 @@
-"""The ledger of a training loop: written where there is none, compared where there is one, and replaced only when asked to."""
+"""The ledger of a training loop: written if there is none, compared if there is one, and replaced only on request."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def nothing_said() -> Iterator[None]:
         yield
 
 
-def test_it_is_written_and_an_equal_training_is_the_same(
+def test_a_ledger_is_written_and_equal_training_is_the_same(
     tmp_path: Path, traces: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with nothing_said():
@@ -86,13 +86,13 @@ def test_a_difference_names_step_and_group_and_leaves_the_file(tmp_path: Path) -
         found.raise_if_different()
 
 
-def test_another_number_of_steps_differs(tmp_path: Path) -> None:
+def test_a_different_number_of_steps_is_a_difference(tmp_path: Path) -> None:
     trained(tmp_path / "train.golden")
     with pytest.warns(TrainingWarning, match="4 steps instead of 5"):
         trained(tmp_path / "train.golden", steps=4)
 
 
-def test_it_is_replaced_only_when_asked_to(tmp_path: Path) -> None:
+def test_a_ledger_is_replaced_only_on_request(tmp_path: Path) -> None:
     path = tmp_path / "train.golden"
     trained(path)
     before = path.read_bytes()
@@ -103,7 +103,7 @@ def test_it_is_replaced_only_when_asked_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("update", [False, True])
-def test_a_file_that_is_no_golden_is_refused_before_the_training(update: bool, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_golden_is_refused_before_training(update: bool, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("print('mine')\n")
     with pytest.raises(TraceError, match="is not a golden"), ledger(path, update=update):
@@ -121,12 +121,12 @@ def test_a_damaged_golden_is_refused_unless_it_is_replaced(tmp_path: Path) -> No
     assert len(read_golden(path).processes[0].rows) == 5
 
 
-def test_a_folder_that_is_missing_is_said_before_the_training(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported_before_training(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no folder"), ledger(tmp_path / "missing" / "train.golden"):
         raise AssertionError("trained")
 
 
-def test_a_training_that_fails_writes_nothing(tmp_path: Path, traces: Path) -> None:
+def test_failed_training_writes_nothing(tmp_path: Path, traces: Path) -> None:
     def failing() -> None:
         with ledger(tmp_path / "train.golden"):
             train()
@@ -140,13 +140,13 @@ def test_a_training_that_fails_writes_nothing(tmp_path: Path, traces: Path) -> N
         train(1)
 
 
-def test_a_training_without_a_step_is_told_of_and_not_ended(tmp_path: Path) -> None:
+def test_training_without_a_step_is_reported_and_not_stopped(tmp_path: Path) -> None:
     with pytest.warns(TrainingWarning, match=r"is not affected(.|\n)*\(trainer-ledger-failed\)"):
         trained(tmp_path / "train.golden", steps=0)
     assert not (tmp_path / "train.golden").exists()
 
 
-def test_within_a_recording_it_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_within_a_recording_no_ledger_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         determinism.record(tmp_path / "trace"),
         pytest.warns(TrainingWarning, match=r"recorded already.*\(trainer-ledger-recorded\)"),
@@ -158,9 +158,7 @@ def test_within_a_recording_it_is_left_out(tmp_path: Path, monkeypatch: pytest.M
     assert not (tmp_path / "train.golden").exists()
 
 
-def test_a_training_that_goes_on_or_has_several_ranks_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resumed_or_distributed_training_writes_no_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         pytest.warns(TrainingWarning, match=r"resumes from step 7.*\(trainer-ledger-resumed\)"),
         ledger(tmp_path / "train.golden", first_step=7),
@@ -172,7 +170,7 @@ def test_a_training_that_goes_on_or_has_several_ranks_is_left_out(
     assert not (tmp_path / "train.golden").exists()
 
 
-def test_a_training_that_never_ended_is_told_of_when_the_next_begins(tmp_path: Path, traces: Path) -> None:
+def test_training_that_never_ended_is_reported_when_the_next_begins(tmp_path: Path, traces: Path) -> None:
     left = TrainingLedger(tmp_path / "left.golden")
     left.begin()
     with pytest.warns(TrainingWarning, match=r"left\.golden did not end.*\(trainer-ledger-lost\)"):

@@ -1,4 +1,4 @@
-"""Threads that take turns wait for one that works, however long it takes, and not for one that waits for what nobody knows of."""
+"""Threads wait for their turn while another thread works, however long, but not while it waits for something unknown."""
 
 from __future__ import annotations
 
@@ -12,30 +12,35 @@ from determinism.factors import turns
 from determinism.factors.turns import Turns
 
 
-def _work(seconds: float) -> None:
-    until = time.thread_time() + seconds
+def _work(_: threading.Event) -> None:
+    until = time.thread_time() + 2.5
     while time.thread_time() < until:
         pass
 
 
-@pytest.mark.parametrize(("does", "goes_first"), [(_work, "main"), (time.sleep, "other")])
-def test_whoever_has_the_turn_keeps_it_while_it_uses_the_processor(
-    does: Callable[[float], None], goes_first: str, monkeypatch: pytest.MonkeyPatch
+def _wait(for_other: threading.Event) -> None:
+    for_other.wait(60.0)
+
+
+@pytest.mark.parametrize(("does", "goes_first"), [(_work, "main"), (_wait, "other")])
+def test_a_thread_keeps_its_turn_while_it_uses_the_processor(
+    does: Callable[[threading.Event], None], goes_first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # On a busy machine a thread that works may get one tick of the clock in this time.
-    monkeypatch.setattr(turns, "_PATIENCE_SECONDS", 0.5)
-    monkeypatch.setattr(turns, "_WORKING", 0.01)
-    taken, went = Turns(), []
+    # On a busy machine, a working thread may get only one tick of the clock in this time.
+    monkeypatch.setattr(turns, "_PATIENCE_SECONDS", 2.0)
+    monkeypatch.setattr(turns, "_WORKING", 0.001)
+    taken, went, other_went = Turns(), [], threading.Event()
 
     def run(turn: turns.Turn) -> None:
         taken.enter(turn)
         went.append("other")
+        other_went.set()
         taken.leave(turn)
 
     turn = taken.add()
     other = threading.Thread(target=run, args=(turn,))
     other.start()
-    does(1.0)
+    does(other_went)
     went.append("main")
     taken.leave(taken.mine)
     other.join()

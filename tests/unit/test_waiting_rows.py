@@ -1,4 +1,4 @@
-"""Records that wait for digests: in order, whole or not there at all, in bounded memory, and never lost."""
+"""Records that wait for digests: in order, complete or absent, in bounded memory, and never lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.test_trace_writer import digests, finish, open_writer
 
 
 class SlowDelivery(Delivery):
-    """One digest, which comes when it is told to, or waited for."""
+    """The delivery of one digest, which arrives on command or when waited for."""
 
     size = 1
 
@@ -43,7 +43,7 @@ class SlowDelivery(Delivery):
 
 
 class Slow(PendingDigest):
-    """A digest that comes when it is told to, or waited for."""
+    """A digest that arrives on command or when waited for."""
 
     delivery: SlowDelivery
 
@@ -61,7 +61,7 @@ def add(writer: ProcessWriter, *found: bytes | PendingDigest, inputs: tuple[byte
 
 
 def left_by(trace: Path, copy: Path) -> list[int]:
-    """What a process that is killed now leaves."""
+    """The records that a process leaves if it is killed now."""
     shutil.copytree(trace, copy)
     return digests(process_of(copy))
 
@@ -90,7 +90,7 @@ def test_a_killed_process_leaves_the_records_before_the_first_that_waits(writer:
     writer.close()
 
 
-def test_storing_a_record_takes_up_what_has_come_and_waits_for_nothing(writer: ProcessWriter, tmp_path: Path) -> None:
+def test_storing_a_record_takes_digests_that_arrived_and_waits_for_none(writer: ProcessWriter, tmp_path: Path) -> None:
     pending = [Slow(number) for number in range(100)]
     for number, one in enumerate(pending):
         add(writer, one)
@@ -113,7 +113,9 @@ def test_a_full_spool_waits_for_its_own_digests_and_keeps_the_order(
     assert digests(process_of(tmp_path / "trace")) == list(range(count))
 
 
-def test_digests_of_inputs_and_of_several_outputs_find_their_places(writer: ProcessWriter, tmp_path: Path) -> None:
+def test_digests_of_inputs_and_of_several_outputs_are_stored_in_their_places(
+    writer: ProcessWriter, tmp_path: Path
+) -> None:
     sure = (7).to_bytes(16, "big")
     add(writer, Slow(1), sure, Slow(2), inputs=(Slow(3), sure))
     add(writer, sure, inputs=(Slow(4),))

@@ -1,4 +1,4 @@
-"""Small programs, each with one cause of nondeterminism and a twin without it, ten of each class that is hard to name."""
+"""Small programs, each with one cause of nondeterminism and a twin without it: ten for each class that is hard to name."""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ CLASSES: dict[str, tuple[Planted, ...]] = {
     "pipelines": pipelines.PROGRAMS,
     "libraries": seeding_libraries.PROGRAMS,
 }
-"""The programs by the class of their cause."""
+"""The programs, by the class of their cause."""

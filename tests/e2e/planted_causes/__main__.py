@@ -1,4 +1,4 @@
-"""Checks planted programs and their twins, one after the other, and prints what each report says wrongly.
+"""Checks planted programs and their twins, one after the other, and prints the errors in each report.
 
     python -m tests.e2e.planted_causes --only queues "arrivals/a running mean" --reports reports
 
@@ -19,7 +19,7 @@ from tests.e2e.planted_causes.checking import checked, faults
 from tests.e2e.planted_causes.planted import Planted
 
 _TRIES = 4
-"""What varies only with some probability is checked again until it did."""
+"""A program that varies only with some probability is checked again until it does, at most this many times."""
 
 
 def _chosen(names: list[str]) -> Iterator[tuple[str, Planted]]:
@@ -54,7 +54,7 @@ def _described(program: Planted, twin: bool, options: list[str], report_file: Pa
 
 
 def main() -> int:
-    """Check, and print what came of it."""
+    """Run the checks and print their results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=list(CLASSES), metavar="NAME", help="classes, or programs of them")
     parser.add_argument("--twins", action="store_true", help="check the twins instead")

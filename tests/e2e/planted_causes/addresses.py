@@ -1,4 +1,4 @@
-"""Sets of objects that are hashed by their address, and iterated."""
+"""Iterated sets of objects that are hashed by their address."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ PROGRAMS = (
             ("self.listeners = set()", "self.listeners = {}"),
             ("self.listeners.add(listener)", "self.listeners[listener] = None"),
         ),
-        # Functions cannot be sorted, so there is no order to fix that would show a change of this line.
+        # Functions cannot be sorted, so no change to this line can fix the order.
         is_fixed=False,
     ),
     Planted(

@@ -1,4 +1,4 @@
-"""Receiving from whichever rank sends first."""
+"""Programs that receive from whichever rank sends first."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ PROGRAMS = (
         """,
         ("dist.recv(first)", "dist.recv(first, 1)"),
         ("src=None", "src=2"),
-        # The first may by chance get what it got before, while the second does not.
+        # By chance, the first call may receive the same as in the other run, while the second does not.
         or_line="dist.recv(second",
     ),
     _program(

@@ -1,4 +1,4 @@
-"""Checks a planted program, or its twin, and says what is wrong with the report."""
+"""Checks a planted program or its twin, and finds errors in the report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.e2e.running import ENVIRONMENT
 
 
 def checked(program: Planted, folder: Path, *options: str, twin: bool = False) -> dict[str, Any]:
-    """The report on a program, or on its twin."""
+    """Check a program or its twin, and return the report."""
     (folder / "program.py").write_text(program.twin if twin else program.source, encoding="utf-8")
     for name, text in program.modules:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -30,7 +30,7 @@ def checked(program: Planted, folder: Path, *options: str, twin: bool = False) -
 
 
 def faults(program: Planted, report: dict[str, Any]) -> list[str]:
-    """What the report on a program says wrongly, or does not say."""
+    """Return the errors and omissions in the report on a program."""
     if report["verdict"] != "different":
         return [f"the verdict is {report['verdict']}"]
     if not report["causes"]:

@@ -1,4 +1,4 @@
-"""Parameters and buffers that were allocated and never filled."""
+"""Parameters and buffers that are allocated but never initialized."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stages of tf.data that may hand over whatever is ready first."""
+"""Stages of tf.data that may pass on whichever element is ready first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program with a known cause, as text, and what a report must say about it."""
+"""A program with a known cause, as text, and the required content of a report on it."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import NamedTuple
 
 
 class Planted(NamedTuple):
-    """A program with one cause. Its lines are told by pieces of their text, which stand in no other line."""
+    """A program with one cause. Its lines are identified by pieces of text that are in no other line."""
 
     name: str
     causes: tuple[str, ...]
-    """The cause that must be named; others that are equally true follow it."""
+    """The cause that must be named, followed by others that are equally correct."""
     lines: tuple[str, ...]
-    """A piece of the line that must be named first, or one of several that are equally true."""
+    """A piece of the line that must be named first; any of several equally correct ones will do."""
     text: str
     mended: tuple[tuple[str, str], ...]
-    """Pieces of the text, and what stands in their place in the twin, which is deterministic."""
+    """Pieces of the text, each with its replacement in the deterministic twin."""
     modules: tuple[tuple[str, str], ...] = ()
-    """Files beside the program, by their path."""
+    """Additional files, by their path."""
     is_fixed: bool = True
     """Whether a fix must be verified."""
     statuses: tuple[str, ...] = ("confirmed",)
 
     @property
     def source(self) -> str:
-        """The program."""
+        """The source of the program."""
         return textwrap.dedent(self.text).lstrip("\n")
 
     @property
@@ -38,7 +38,7 @@ class Planted(NamedTuple):
         return result
 
     def named_lines(self) -> set[int]:
-        """The numbers of the lines of which one must be named first."""
+        """Return the numbers of the lines, one of which must be named first."""
         found = set()
         for piece in self.lines:
             numbers = [number for number, line in enumerate(self.source.splitlines(), 1) if piece in line]

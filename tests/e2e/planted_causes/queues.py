@@ -1,4 +1,4 @@
-"""Several producers that put into one queue."""
+"""Several producers that put items into one queue."""
 
 from __future__ import annotations
 

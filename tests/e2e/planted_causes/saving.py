@@ -1,4 +1,4 @@
-"""Threads that save or copy what training changes meanwhile."""
+"""Threads that save or copy state while training changes it."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Libraries that seed themselves with what differs in each run. They lie where packages are installed to."""
+"""Libraries that seed themselves with a value that differs in each run, in a folder for installed packages."""
 
 from __future__ import annotations
 
 from tests.e2e.planted_causes.planted import Planted
 
 INSTALLED = "site-packages"
-"""The folder of the libraries, beside the program."""
+"""The folder of the libraries, next to the program."""
 
 
 def _program(name: str, line: str, text: str, library: str, *mended: tuple[str, str], is_fixed: bool = True) -> Planted:

@@ -1,4 +1,4 @@
-"""Predicts samples in batches of a size; how is in the arguments. Prints a digest of all results, in the order of the samples."""
+"""Predicts samples in batches as the arguments specify, and prints a digest of all results in the order of the samples."""
 
 import argparse
 import hashlib
@@ -34,7 +34,7 @@ class Products(nn.Module):
 
 
 class Texts(nn.Module):
-    """Of the mean of all tokens the length of the padding is a part; of their maximum it is not."""
+    """The mean over all tokens depends on the length of the padding; their maximum does not."""
 
     def __init__(self, takes_mean):
         super().__init__()
@@ -58,9 +58,9 @@ MODELS = {
 }
 
 torch.set_num_threads(1)
-torch.manual_seed(torch.seed() % 1000 if options.unseeded == "weights" else 1)
+torch.manual_seed(torch.seed() % 2**32 if options.unseeded == "weights" else 1)
 model = MODELS[options.model]().train(options.train)
-torch.manual_seed(torch.seed() % 1000 if options.unseeded == "samples" else 2)
+torch.manual_seed(torch.seed() % 2**32 if options.unseeded == "samples" else 2)
 if "texts" in options.model:
     samples = [torch.randint(1, 50, (3 + number % 5,)) for number in range(SAMPLES)]
 else:

@@ -1,4 +1,4 @@
-"""Trains a few steps on one thread; at step `at` it ends in the way that its first argument says."""
+"""Trains for a few steps on one thread; at step `at` it ends in the way given by its first argument."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""Squashes the outputs in steps that the clock chooses."""
+"""Applies a sigmoid to the outputs in steps that the clock chooses."""
 
 import sys
 import time

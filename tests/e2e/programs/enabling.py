@@ -1,4 +1,4 @@
-"""Makes itself deterministic, and trains a step."""
+"""Makes itself deterministic, and trains for one step."""
 
 import determinism
 

@@ -1,4 +1,4 @@
-"""Sums up rows in a kernel that Inductor fuses; in the mode `racing` its threads add in the order in which they come."""
+"""Sums rows in a kernel that Inductor fuses; in the mode `racing`, its threads add in whatever order they come."""
 
 import sys
 

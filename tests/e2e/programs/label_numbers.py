@@ -1,4 +1,4 @@
-"""Numbers the classes in the order of a set of strings, so that labels mean something else in every process."""
+"""Numbers the classes in the order of a set of strings, so that labels have a different meaning in every process."""
 
 import sys
 

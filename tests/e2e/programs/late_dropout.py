@@ -1,4 +1,4 @@
-"""Switches dropout on after two steps of warming up; the weights have a seed, dropout has none."""
+"""Enables dropout after two warm-up steps; the weights are seeded, dropout is not."""
 
 import sys
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-NAMES = {"wide", "deep", "local", "global", "gated", "plain", "mixed", "sparse"}
+NAMES = {"wide", "deep", "local", "global", "gated", "plain", "mixed", "sparse", "dense", "tied", "bare"}
 ORDER = sorted if "fixed" in sys.argv else list
 
 

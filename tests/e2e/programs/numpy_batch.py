@@ -1,4 +1,4 @@
-"""Augments every batch with NumPy, whose generator has no seed, and makes a tensor of it."""
+"""Augments every batch with an unseeded NumPy generator, and converts it to a tensor."""
 
 import sys
 

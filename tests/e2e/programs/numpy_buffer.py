@@ -1,4 +1,4 @@
-"""Fills one buffer again and again with NumPy, whose generator has no seed, and trains on a tensor made of it."""
+"""Repeatedly fills one buffer from an unseeded NumPy generator, and trains on a tensor that shares its memory."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Jitters the weights through NumPy after step 0: the memory is the tensor's, and the framework does not notice."""
+"""Jitters the weights through NumPy after step 0: NumPy shares the tensor's memory, so the framework does not notice."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Trains a small language model with nothing but ops of PyTorch."""
+"""Trains a small language model with PyTorch ops only."""
 
 import torch
 from torch import Tensor, nn

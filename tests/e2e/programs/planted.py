@@ -1,8 +1,8 @@
-"""Trains a small network that hands tensors through ops of its own in many places; each can be told to flip one bit.
+"""Trains a small network that passes tensors through custom ops in many places; any of these can flip one bit.
 
     python planted.py SPOT ELEMENT BIT MARKER
 
-flips the bit in every run but the one that makes the file MARKER.
+flips the bit in every run except the one that creates the file MARKER.
 """
 
 import sys
@@ -24,7 +24,7 @@ class Plant(NamedTuple):
 
 
 plant: Plant | None = None
-"""What is to be flipped in this run."""
+"""The bit to be flipped in this run."""
 
 
 def flip(tensor: Tensor, spot: str) -> None:

@@ -1,4 +1,4 @@
-"""Predicts for rows in batches with compiled functions of JAX.
+"""Makes predictions for batches of rows with compiled JAX functions.
 
 python predicting_jax.py --batch N [rows | mixing | drawing | indexing | eager]
 """
@@ -21,7 +21,7 @@ weights = {"w": jnp.asarray(generator.normal(size=(8,)).astype("f"))}
 
 @jax.jit
 def scaled(weights, x):
-    # Nothing that a vectorised kernel may round differently at its end.
+    # No op that a vectorized kernel may round differently at the end of an array.
     return jnp.maximum(x * weights["w"], 0)
 
 

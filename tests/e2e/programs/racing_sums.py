@@ -1,4 +1,4 @@
-"""Sums up 524,288 values at a few places with two threads, which add in the order in which they come."""
+"""Sums 524,288 values into a few elements with two threads, which add in the order in which they arrive."""
 
 import hashlib
 import os
@@ -59,7 +59,7 @@ torch.use_deterministic_algorithms("fixed" in sys.argv)
 model = Net(LAYERS[sys.argv[1]]())
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
 values = torch.randn(COUNT)
-# For each step what was summed up, so that a test can tell where two runs truly parted.
+# The sums of each step, so a test can find out where two runs really diverged.
 log = Path(f"sums-{sys.argv[1]}-{os.getpid()}.txt").open("w", buffering=1)
 for _ in range(24):
     optimizer.zero_grad()

@@ -1,4 +1,4 @@
-"""Scales the inputs by a random number of Python's own, which has no seed, from step 1 on."""
+"""Scales the inputs by a number from Python's unseeded random generator, from step 1 on."""
 
 import random
 import sys

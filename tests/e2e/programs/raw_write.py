@@ -1,4 +1,4 @@
-"""Writes into a weight by its address, as an extension in C would."""
+"""Writes into a weight through its address, as a C extension would."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""Scales its inputs by another number once a file is there that the first run made."""
+"""Scales its inputs by a different number once a file from the first run exists."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Takes a decaying sum of the losses of several tasks, in the order of a set of strings."""
+"""Computes a decaying sum of the losses of several tasks, in the order of a set of strings."""
 
 import sys
 

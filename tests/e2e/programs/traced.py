@@ -1,4 +1,4 @@
-"""Everything that looks at a program before it runs it: compiling, scripting, tracing, exporting, transforming."""
+"""Uses everything that analyzes a program before running it: compiling, scripting, tracing, exporting, transforming."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""Pads a short batch with memory that nobody wrote."""
+"""Pads a short batch with uninitialized memory."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from torch import nn
 
 
 def keep_in_memory() -> None:
-    """What stands in memory that is used again: pictures, keys, text, different in every process."""
+    """Leave content in memory that will be reused, different in every process, as real data would be."""
     blocks = [torch.frombuffer(bytearray(os.urandom(1024)), dtype=torch.uint8).float() for _ in range(64)]
     del blocks
 

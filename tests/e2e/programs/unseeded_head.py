@@ -1,4 +1,4 @@
-"""Trains a fresh head on a pretrained body, and forgets the seed: only the head's first weights can differ."""
+"""Trains a fresh head on a pretrained body without a seed: only the head's initial weights can differ."""
 
 import sys
 

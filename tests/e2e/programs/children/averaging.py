@@ -2,7 +2,7 @@
 
     python averaging.py STARTS [bit|seed]
 
-STARTS are ways to start a process (`fork`, `spawn`, `forkserver`), with commas between them.
+STARTS are start methods of processes (`fork`, `spawn`, `forkserver`), separated by commas.
 """
 
 import os
@@ -14,7 +14,7 @@ from torch import multiprocessing, nn
 
 
 def train(number: int, inbox, outbox) -> None:
-    """What a child does."""
+    """Train in a child process."""
     torch.set_num_threads(1)
     torch.manual_seed(number)
     if number == 1 and "seed" in sys.argv:
@@ -35,7 +35,7 @@ def train(number: int, inbox, outbox) -> None:
 
 
 def train_with_children(start: str) -> None:
-    """Start the children in one way, and train."""
+    """Start the children with one start method, and train."""
     context = multiprocessing.get_context(start)
     ways = [(context.Queue(), context.Queue()) for _ in range(2)]
     children = [

@@ -1,8 +1,8 @@
-"""Two processes train one network in shared memory, step by step in turns; the parent saves it.
+"""Two processes train one network in shared memory, taking turns after each step; the parent saves it.
 
     python hogwild.py [race]
 
-With `race` one of them overtakes the other in every second run, at step 2.
+With `race`, one of them overtakes the other at step 2 in every second run.
 """
 
 import sys
@@ -15,7 +15,7 @@ STEPS = 4
 
 
 def train(number: int, net: nn.Module, turns: list, ended: dict) -> None:
-    """What a child does."""
+    """Train in a child process."""
     torch.set_num_threads(1)
     torch.manual_seed(number)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)

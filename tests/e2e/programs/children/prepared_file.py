@@ -1,8 +1,8 @@
-"""A child prepares a file of tensors; the parent trains on what it loads from there, part by part.
+"""A child prepares a file of tensors; the parent loads it and trains on it, part by part.
 
     python prepared_file.py [seed]
 
-With `seed` the child draws from another seed in every second run.
+With `seed`, the child uses a different seed in every second run.
 """
 
 import sys
@@ -13,7 +13,7 @@ from torch import multiprocessing, nn
 
 
 def prepare(seed: int) -> None:
-    """What the child does."""
+    """Prepare the file, in the child process."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     inputs = torch.randn(64, 8)  # SITE seed

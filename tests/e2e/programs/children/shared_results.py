@@ -1,8 +1,8 @@
-"""Each child writes one number into memory that it shares with the parent, which adds them up.
+"""Each child writes one number into memory that it shares with the parent, which sums them.
 
     python shared_results.py [seed] [told]
 
-With `seed` the second child starts from another seed in every second run; with `told` children also print what they found.
+With `seed`, the second child uses a different seed in every second run; with `told`, children also print their numbers.
 """
 
 import sys
@@ -15,7 +15,7 @@ CHILDREN = 3
 
 
 def find(number: int, results: torch.Tensor, seed: int) -> None:
-    """What a child does."""
+    """Compute a number, in a child process."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     found = torch.randn(100).square().mean()  # SITE seed

@@ -1,8 +1,8 @@
-"""A pool of processes computes the gradients of eight parts of each batch, whoever is free; the parent adds them up.
+"""A pool of processes computes the gradients of eight parts of each batch, in any process; the parent sums them.
 
     python tasks.py POOLS [bit|order]
 
-POOLS are names of pools (`pool`, `executor`), with commas between them.
+POOLS are names of pools (`pool`, `executor`), separated by commas.
 """
 
 import sys
@@ -15,15 +15,15 @@ from torch import Tensor, multiprocessing
 
 PARTS = 8
 IS_ORDER_PLANTED = "order" in sys.argv and __name__ == "__main__"
-# The part that comes last: another one in every other run, however busy the machine is.
+# The part that comes last; it alternates between runs, no matter how busy the machine is.
 LATE_PART = (0, PARTS - 1)[passed_before() % 2] if IS_ORDER_PLANTED else None
 
 
 def gradient_of(task: tuple[int, int, Tensor, Tensor]) -> Tensor:
-    """What a process of the pool does."""
+    """Compute the gradient of a part, in a process of the pool."""
     step, part, weights, inputs = task
     if part == LATE_PART:
-        time.sleep(0.3)
+        time.sleep(0.3 if step else 1.5)
     weights = weights.clone().requires_grad_()
     (gradient,) = torch.autograd.grad((inputs @ weights).square().mean(), weights)
     if step == 1 and part == 3 and "bit" in sys.argv:

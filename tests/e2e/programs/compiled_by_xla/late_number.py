@@ -1,4 +1,4 @@
-"""Trains for some steps; in one of them a number is used that nobody seeded.
+"""Trains for several steps, one of which uses a random number without a seed.
 
 python late_number.py STEP STEPS
 """

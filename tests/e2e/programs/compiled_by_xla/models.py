@@ -1,4 +1,4 @@
-"""Trains one of many small models whose steps JAX compiles, in the way that the argument names: all are deterministic.
+"""Trains one of many small models, chosen by the argument, whose steps JAX compiles; all are deterministic.
 
 python models.py NAME
 """
@@ -66,29 +66,29 @@ def looped(values: dict[str, Any], inputs: Any) -> Any:
 
 
 def branched(values: dict[str, Any], inputs: Any) -> Any:
-    """A loss with a branch that the data choose."""
+    """A loss with a branch that depends on the data."""
     out = apply(values, inputs)
     return jax.lax.cond(out.sum() > 0, lambda x: (x**2).mean(), lambda x: jnp.abs(x).mean(), out)
 
 
 def for_each(values: dict[str, Any], inputs: Any) -> Any:
-    """A loss of each sample, by vmap."""
+    """A loss computed for each sample, by vmap."""
     return jax.vmap(lambda row: (apply(values, row) ** 2).sum())(inputs).mean()
 
 
 def recomputed(values: dict[str, Any], inputs: Any) -> Any:
-    """A loss whose activations are computed again."""
+    """A loss whose activations are recomputed."""
     return (jax.checkpoint(apply)(values, inputs) ** 2).mean()
 
 
 def scattered(values: dict[str, Any], inputs: Any) -> Any:
-    """A loss of values that are added at places which occur more than once."""
+    """A loss of values that are added at repeated indices."""
     out = apply(values, inputs)
     return (jnp.zeros((4, 2)).at[jnp.arange(16) % 4].add(out) ** 2).mean()
 
 
 def dropped(values: dict[str, Any], inputs: Any) -> Any:
-    """A loss with dropout, by a key of its own."""
+    """A loss with dropout, with its own key."""
     kept = jax.random.bernoulli(jax.random.key(7), 0.8, inputs.shape)
     return (apply(values, jnp.where(kept, inputs / 0.8, 0)) ** 2).mean()
 

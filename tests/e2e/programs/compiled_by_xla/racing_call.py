@@ -1,8 +1,8 @@
-"""Trains with a compiled step in which one op adds in an order that nobody fixes, as kernels with atomic additions do.
+"""Trains with a compiled step in which one op adds in an arbitrary order, as kernels with atomic additions do.
 
     python racing_call.py [plain | nested | scanned | parted | stable]
 
-XLA has no such op on the CPU, so a custom call stands in for it, written with ctypes after `xla/ffi/api/c_api.h` of jaxlib.
+XLA has no such op on the CPU, so it is a custom call, written with ctypes according to `xla/ffi/api/c_api.h` of jaxlib.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def add_in_any_order(frame: Any) -> None:
         metadata.version.major, metadata.version.minor, metadata.traits = 0, 1, 0
     elif frame.stage == EXECUTE:
         given = elements(frame.arguments.buffers[0].contents)
-        # From the C library: no function of Python that could be watched or given a seed decides.
+        # From the C library, so that no Python function that could be observed or seeded decides.
         seed = c_uint32()
         C.getrandom(ctypes.byref(seed), 4, 0)
         order = np.argsort((np.arange(len(given), dtype=np.uint64) * 2654435761 ^ seed.value) % 65521, kind="stable")
@@ -97,7 +97,7 @@ def scanned(values: Any) -> Any:
 
 
 def parted(values: Any) -> Any:
-    """Each device adds a part of its own."""
+    """Each device adds its own part."""
     mesh = jax.sharding.Mesh(np.array(jax.devices()), ("part",))
     parts = jax.sharding.PartitionSpec("part")
     return jax.shard_map(
@@ -124,7 +124,7 @@ def main(how: str) -> None:
 
     generator = np.random.default_rng(0)
     weight = jnp.asarray(generator.normal(size=(8, 100)).astype("f"))
-    for _ in range(3):
+    for _ in range(6):
         weight = step(weight, generator.normal(size=(100, 8)).astype("f"))  # SITE step
     print(float(weight.sum()))
 

@@ -1,4 +1,4 @@
-"""Fits a linear model; a word plants one fault: `key`, `order`, `numpy`, `rate`."""
+"""Fits a linear model; an argument plants one fault: `key`, `order`, `numpy`, `rate`."""
 
 import sys
 import time
@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-seed = time.time_ns() % 1000003 if "key" in sys.argv else 0
+seed = time.time_ns() % 10**9 if "key" in sys.argv else 0
 key = jax.random.key(seed)  # SITE key
 parameters = {"weight": jax.random.normal(key, (8, 4)), "bias": jnp.zeros(4)}
-rate = 0.1 + (time.time_ns() % 1000003) * 1e-9 if "rate" in sys.argv else 0.1
-names = {"ada", "bea", "cem", "dov", "eva", "fay", "gus", "hal"}
+rate = 0.1 + (time.time_ns() % 10**9) * 1e-10 if "rate" in sys.argv else 0.1
+names = {"ada", "bea", "cem", "dov", "eva", "fay", "gus", "hal", "ida", "jon", "kim"}
 order = list(names) if "order" in sys.argv else sorted(names)
 if "numpy" not in sys.argv:
     np.random.seed(0)
@@ -27,7 +27,7 @@ def step(parameters, x, y):
     return jax.tree.map(lambda value, gradient: value - rate * gradient, parameters, gradients), loss
 
 
-shift = np.array([sum(map(ord, name)) for name in order], np.float32)
+shift = np.array([sum(map(ord, name)) for name in order[:8]], np.float32)
 for _ in range(10):
     x = np.random.normal(size=(16, 8)).astype(np.float32) + shift / 1000
     y = np.random.normal(size=(16, 4)).astype(np.float32)

@@ -1,8 +1,8 @@
-"""Trains a compiled network whose graph breaks, and which is compiled again for another batch size.
+"""Trains a compiled network whose graph breaks, and which is recompiled for a different batch size.
 
     python compiled.py BACKENDS [bit|seed]
 
-BACKENDS are names of backends (`eager`, `aot_eager`, `inductor`), with commas between them.
+BACKENDS are names of backends (`eager`, `aot_eager`, `inductor`), separated by commas.
 """
 
 import sys

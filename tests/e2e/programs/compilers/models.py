@@ -1,4 +1,4 @@
-"""Trains one of many small models that are compiled by Inductor, in the way that the argument names: all are deterministic.
+"""Trains one of many small models, chosen by the argument, that Inductor compiles; all are deterministic.
 
 python models.py NAME
 """
@@ -14,7 +14,7 @@ STEPS = 3
 
 
 def train(model: nn.Module, batches: Callable[[int], tuple[Tensor, ...]], run: Callable[..., Tensor]) -> None:
-    """Train a model with what computes its loss from a batch."""
+    """Train a model, given a function that computes its loss from a batch."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for step in range(STEPS):
         optimizer.zero_grad()
@@ -58,7 +58,7 @@ def attention() -> None:
 
 
 def recurrence() -> None:
-    """A recurrent cell in a loop that is unrolled."""
+    """A recurrent cell in an unrolled loop."""
     model = nn.GRUCell(8, 8)
 
     @torch.compile
@@ -72,7 +72,7 @@ def recurrence() -> None:
 
 
 def shapes() -> None:
-    """Batches of another size in each step, with one dynamic graph."""
+    """Batches of a different size in each step, with one dynamic graph."""
     model = perceptron()
     compiled = torch.compile(model, dynamic=True)
     train(model, lambda step: (torch.randn(4 + step, 16),), lambda inputs: compiled(inputs).abs().mean())
@@ -153,7 +153,7 @@ def transforms() -> None:
 
 
 def recomputed() -> None:
-    """Activations are computed again in the backward pass."""
+    """Activations are recomputed in the backward pass."""
     model = perceptron()
 
     @torch.compile

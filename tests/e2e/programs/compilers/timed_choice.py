@@ -1,4 +1,4 @@
-"""Multiplies matrices with the faster of two kernels that take about as long: Inductor times them, in a cache of this run's own.
+"""Multiplies matrices with the faster of two similar kernels, which Inductor times in each run: the run has its own cache.
 
 python timed_choice.py [flips | keeps]
 """
@@ -17,7 +17,7 @@ from torch._inductor.lowering import register_lowering
 
 C = ctypes.CDLL(None)
 word = ctypes.c_uint32()
-# From the C library: it stands for what else runs on the machine while kernels are timed.
+# From the C library: it simulates other work on the machine while kernels are timed.
 C.getrandom(ctypes.byref(word), 4, 0)
 is_whole_slow = bool(word.value % 2) if sys.argv[1] == "flips" else False
 

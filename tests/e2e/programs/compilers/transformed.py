@@ -1,4 +1,4 @@
-"""Programs that are looked at before they run: transforms, exported and scripted modules, branches, `flex_attention`.
+"""Programs that are inspected before they run: transforms, exported and scripted modules, branches, `flex_attention`.
 
 python transformed.py [bit]
 """
@@ -11,7 +11,7 @@ from planting import hand_on
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-# PyTorch says that uncompiled `flex_attention` is slow.
+# PyTorch warns that uncompiled `flex_attention` is slow.
 warnings.simplefilter("ignore")
 torch.manual_seed(0)
 encoder = nn.Linear(8, 8)
@@ -33,7 +33,7 @@ for step in range(2):
         inputs = hand_on(inputs)  # SITE
     each = torch.func.vmap(torch.func.grad(loss_of), (None, 0))(dict(encoder.named_parameters()), inputs)
     hidden = encoder(inputs)
-    # On the CPU there is no backward of it.
+    # It has no backward pass on the CPU.
     heads = hidden.detach().view(2, 1, 8, 8)
     attended = flex_attention(heads, heads, heads, lambda score, b, h, q, k: score + q - k, block_mask=mask)
     chosen = torch.cond(attended.mean() > 0, lambda x: x.sin(), lambda x: x.cos(), (hidden,))

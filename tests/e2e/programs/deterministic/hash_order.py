@@ -1,4 +1,4 @@
-"""Prints what depends on the order of a set, on random numbers, and on a generator that nobody seeded."""
+"""Prints values that depend on the order of a set, on random numbers, and on an unseeded generator."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""A JAX model with dropout whose key and data nobody seeded; prints a digest of its weights."""
+"""A JAX model with dropout whose key and data are unseeded; prints a digest of its weights."""
 
 from __future__ import annotations
 

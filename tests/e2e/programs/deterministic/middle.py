@@ -1,7 +1,7 @@
 """An image classifier or a small GPT, trained with dropout, augmentation, two workers and mixed precision; nothing is seeded.
 
-Arguments: which, `full`, `first` (stops in the middle of an epoch and saves) or `resumed` (goes on from there), and the file. Prints a digest of
-the weights.
+Arguments: the model; `full`, `first` (stops in the middle of an epoch and saves) or `resumed` (continues from there); and the file.
+Prints a digest of the weights.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Images(Dataset[tuple[torch.Tensor, int]]):
 
 
 class Texts(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Counting sequences from a place that is drawn, with words left out at random."""
+    """Counting sequences from a random start, with words replaced at random."""
 
     def __len__(self) -> int:
         return SAMPLES

@@ -1,4 +1,4 @@
-"""Gathers what each rank draws, and prints it in the first."""
+"""Gathers the numbers that the ranks draw, and prints them in the first."""
 
 import json
 

@@ -1,6 +1,6 @@
-"""Trains with dropout, augmentation and two workers; saves after an epoch, and goes on from a saved one.
+"""Trains with dropout, augmentation and two workers; saves after the last epoch, and continues from a saved one.
 
-Arguments: how many epochs in all, and a checkpoint, which is read if it exists and written after the last epoch.
+Arguments: the total number of epochs, and a checkpoint, which is read if it exists and written after the last epoch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import determinism
 
 
 class Samples(Dataset[torch.Tensor]):
-    """Random augmentation of what is always the same."""
+    """Random augmentation of fixed images."""
 
     def __len__(self) -> int:
         return 32

@@ -1,4 +1,4 @@
-"""Two ranks train parts of one model on the batches of a loader: they compute with their part, or gather all parts first.
+"""Two ranks train parts of one model on the batches of a loader: each computes with its part, or gathers all parts first.
 
 torchrun --nproc-per-node 2 divided.py HOW
 """
@@ -17,7 +17,7 @@ HOW = sys.argv[1]
 
 
 def train(rank: int) -> None:
-    """What a rank does."""
+    """Train in a rank."""
     mesh = init_device_mesh("cpu", (2,))
     torch.manual_seed(0)
     samples = TensorDataset(torch.randn(32, 4), torch.randn(32, 1))

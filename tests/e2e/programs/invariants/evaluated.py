@@ -1,4 +1,4 @@
-"""A network is called with grad and under no_grad on the same inputs.
+"""Calls a network with grad and under no_grad on the same inputs.
 
 python evaluated.py HOW
 """

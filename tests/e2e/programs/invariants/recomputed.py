@@ -1,4 +1,4 @@
-"""Three steps of a network whose blocks are computed again in the backward pass.
+"""Trains a network for three steps; its blocks are recomputed in the backward pass.
 
 python recomputed.py HOW
 """
@@ -37,7 +37,7 @@ class Block(nn.Module):
 
 
 def kept(context: object, op: object, *args: object, **kwargs: object) -> object:
-    """Which results selective checkpointing keeps: every second product."""
+    """Let selective checkpointing keep every second matrix product."""
     kept.calls += op == torch.ops.aten.addmm.default
     policy = checkpoints.CheckpointPolicy
     is_kept = op == torch.ops.aten.addmm.default and kept.calls % 2

@@ -1,4 +1,4 @@
-"""A training saves checkpoints and goes on from them.
+"""Trains, saves checkpoints, and continues from them.
 
 python saved.py HOW
 """
@@ -15,7 +15,7 @@ HOW = sys.argv[1]
 
 
 class Slow(io.FileIO):
-    """A file whose first bytes are written before the weights change, and the others after."""
+    """A file whose first bytes are written before the weights change, and the rest afterwards."""
 
     def write(self, data: object) -> int:
         """Write, and wait once."""

@@ -14,14 +14,14 @@ HOW = sys.argv[1]
 
 
 class Part(nn.Module):
-    """A layer that one rank may change after it was gathered."""
+    """A layer that one rank may change after it is gathered."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(5, 5)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Compute with what was gathered."""
+        """Compute with the gathered weights."""
         if HOW == "one rank" and distributed.get_rank() == 1:
             with torch.no_grad():
                 self.layer.weight.clamp_(max=0.1)
@@ -29,7 +29,7 @@ class Part(nn.Module):
 
 
 def train(rank: int) -> None:
-    """What a rank does."""
+    """Train in a rank."""
     mesh = init_device_mesh("cpu", (2,))
     torch.manual_seed(0)
     net = nn.Sequential(Part(), Part(), nn.Linear(5, 3))

@@ -1,8 +1,8 @@
-"""Trains for an epoch with one data loader after the other.
+"""Trains for an epoch with each of several data loaders.
 
     python epochs.py MODES [bit|seed|order]
 
-MODES are names of `LOADERS`, with commas between them.
+MODES are keys of `LOADERS`, separated by commas.
 """
 
 import os
@@ -19,7 +19,7 @@ SIZE = 24
 
 
 def sample(index: int, generator: torch.Generator | None = None) -> tuple[int, Tensor]:
-    """A sample as a worker makes it, with noise from the worker's generator if it is given no other."""
+    """Return a sample, with noise from the worker's own generator by default."""
     noisy = torch.randn(4, generator=generator) + index  # SITE seed
     if index == 5 and "bit" in sys.argv:
         noisy = hand_on(noisy)  # SITE bit
@@ -35,14 +35,14 @@ class Samples(Dataset):
 
 
 class SlowSamples(Samples):
-    """One worker takes longer: without an order it gets fewer batches, so the noise must not depend on the worker."""
+    """One worker is slower: without an order it gets fewer batches, so the noise must not depend on the worker."""
 
     def __init__(self, slow_worker: int) -> None:
         self.slow_worker = slow_worker
 
     def __getitem__(self, index: int) -> tuple[int, Tensor]:
         if get_worker_info().id == self.slow_worker:
-            time.sleep(0.1)
+            time.sleep(0.2)
         return sample(index, torch.Generator().manual_seed(index))
 
 
@@ -54,13 +54,13 @@ class Stream(IterableDataset):
 
 
 def seed_from_system(worker: int) -> None:
-    """Seed a worker with what nobody can repeat."""
+    """Seed one worker in a way that cannot be repeated."""
     if worker == 1:
         torch.manual_seed(int.from_bytes(os.urandom(4), "little"))
 
 
 def loader(mode: str) -> DataLoader:
-    """The loader of a mode."""
+    """Return the loader of a mode."""
     options = {"batch_size": 4, "worker_init_fn": seed_from_system if "seed" in sys.argv else None}
     if mode == "unordered":
         return DataLoader(SlowSamples(passed_before() % 2), num_workers=2, in_order=False, **options)
@@ -83,7 +83,7 @@ LOADERS = {
 
 
 def main() -> None:
-    # Without an accelerator nothing is pinned, and PyTorch says so.
+    # Without an accelerator nothing is pinned, and PyTorch warns about it.
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -93,7 +93,7 @@ def main() -> None:
         batches = loader(mode)
         for _ in range(2 if mode == "persistent" else 1):
             if mode == "unordered" and "order" not in sys.argv:
-                # What comes in another order is put in order again.
+                # Batches that come in a different order are sorted.
                 scores = {int(indices[0]): net(inputs).sum() for indices, inputs in batches}
                 print(mode, torch.stack([scores[index] for index in sorted(scores)]).tolist())
                 continue

@@ -1,4 +1,4 @@
-"""Two ranks exchange tensors in every way that is there.
+"""Two ranks exchange tensors with every kind of collective.
 
 torchrun --nproc-per-node 2 collectives.py [bit]
 """
@@ -11,7 +11,7 @@ from torch import distributed
 
 
 def train(rank: int) -> None:
-    """What a rank does; whatever uses the group is gone when it returns."""
+    """Run one rank; nothing that uses the group remains after it returns."""
     torch.manual_seed(rank)
     weights = torch.ones(4, requires_grad=True)
     optimizer = torch.optim.SGD([weights], lr=0.1)

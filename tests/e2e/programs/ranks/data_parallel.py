@@ -1,4 +1,4 @@
-"""Two ranks train replicas on a sampler's batches for four steps.
+"""Two ranks train replicas for four steps on batches from a sampler.
 
 torchrun --nproc-per-node 2 data_parallel.py HOW [STEP]
 """
@@ -14,11 +14,11 @@ from torch.utils.data.distributed import DistributedSampler
 
 HOW = sys.argv[1]
 AT = int(sys.argv[2]) if len(sys.argv) > 2 else 2
-"""The step of some faults."""
+"""The step at which some faults occur."""
 
 
 def train(rank: int) -> None:
-    """What a rank does."""
+    """Run one rank."""
     torch.manual_seed(0)
     samples = TensorDataset(torch.randn(48, 4), torch.randn(48, 1))
     net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 1))

@@ -1,4 +1,4 @@
-"""One of two ranks that were started by themselves, as on two machines; they meet in a file.
+"""One of two ranks that are started separately, as on two machines, and rendezvous through a file.
 
 RANK=0 WORLD_SIZE=2 python machines.py FILE [seed]
 """

@@ -1,4 +1,4 @@
-"""Two ranks are the two stages of a pipeline: activations are sent forward, gradients back.
+"""Two ranks are the two stages of a pipeline, which send activations forward and gradients back.
 
 torchrun --nproc-per-node 2 pipeline.py [forward|back]
 """
@@ -11,7 +11,7 @@ from torch import distributed, nn
 
 
 def train(rank: int) -> None:
-    """What a rank does; whatever uses the group is gone when it returns."""
+    """Run one rank; nothing that uses the group remains after it returns."""
     torch.manual_seed(rank)
     stage = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
     optimizer = torch.optim.SGD(stage.parameters(), lr=0.1)

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def train(rank: int) -> None:
-    """What a rank does; whatever uses the group is gone when it returns."""
+    """Run one rank; nothing that uses the group remains after it returns."""
     torch.manual_seed(0)
     net = DistributedDataParallel(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 1)))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)

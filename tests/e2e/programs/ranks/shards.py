@@ -1,4 +1,4 @@
-"""Two ranks train one network in shards, with `fully_shard`, and look at it as distributed tensors.
+"""Two ranks train one network sharded with `fully_shard`, and compute with distributed tensors.
 
 torchrun --nproc-per-node 2 shards.py [bit]
 """
@@ -14,7 +14,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 
 def train(rank: int) -> None:
-    """What a rank does; whatever uses the group is gone when it returns."""
+    """Run one rank; nothing that uses the group remains after it returns."""
     mesh = init_device_mesh("cpu", (2,))
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))

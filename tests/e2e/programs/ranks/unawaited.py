@@ -1,4 +1,4 @@
-"""Two ranks add up gradients; rank 0 reads the sum without waiting for it, in every second run long before it is there.
+"""Two ranks sum gradients; rank 0 reads the sum without waiting for it, in every second run long before it is complete.
 
 torchrun --nproc-per-node 2 unawaited.py [hasty]
 """
@@ -10,11 +10,11 @@ import torch
 from planting import passed_before
 from torch import distributed
 
-SECONDS = 1.0
+SECONDS = 3.0
 
 
 def train(rank: int) -> None:
-    """What a rank does; whatever uses the group is gone when it returns."""
+    """Run one rank; nothing that uses the group remains after it returns."""
     torch.manual_seed(0)
     weights = torch.ones(4)
     for step in range(3):

@@ -1,4 +1,4 @@
-"""Trains up to a step, saves, and goes on from what was saved, if that is asked for; something may be left out."""
+"""Trains up to a step and saves; on request continues from a checkpoint, from which a part may be missing."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""Draws its samples by itself, from a buffer that grows; without a data loader."""
+"""Draws its own samples from a growing buffer, without a data loader."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""Trains whole epochs with shuffling, augmentation and dropout; what is saved holds the states of some generators only."""
+"""Trains whole epochs with shuffling, augmentation and dropout; its checkpoint may lack the states of some generators."""
 
 import argparse
 import os

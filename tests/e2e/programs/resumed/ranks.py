@@ -1,4 +1,4 @@
-"""Two ranks average their gradients; each saves a state of its own, and goes on from it."""
+"""Two ranks sum their gradients; each saves its own state and continues from it."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Trains with dropout, shuffling, augmenting workers and a scaler; can save its state in the middle and go on from it."""
+"""Trains with dropout, shuffling, augmenting workers and a scaler; can save its state in mid-epoch and continue from it."""
 
 import argparse
 import hashlib
@@ -22,7 +22,7 @@ options = parser.parse_args()
 
 
 class Augmented(Dataset):
-    """Samples that three generators of a worker disturb."""
+    """Samples with noise from three generators of a worker."""
 
     def __init__(self):
         self.values = torch.linspace(-1, 1, SAMPLES * 6).reshape(SAMPLES, 6)

@@ -1,4 +1,4 @@
-"""A step gets a target of which two rows are the clock's."""
+"""Trains with a target in which the clock determines two rows."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Trains by a loop of its own whose step is a function with a loop, a condition and functions within; seeded."""
+"""Trains, seeded, in a custom loop whose step is a function with a loop, a condition and nested functions."""
 
 import keras
 import tensorflow as tf

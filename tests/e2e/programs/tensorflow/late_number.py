@@ -1,4 +1,4 @@
-"""Trains for some steps; in one of them a number is used that nobody seeded.
+"""Trains for some steps, one of which uses a number from an unseeded generator.
 
 python late_number.py STEP STEPS
 """

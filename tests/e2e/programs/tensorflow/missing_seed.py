@@ -1,4 +1,4 @@
-"""Draws initial weights from TensorFlow's generator without a seed, and trains by a loop of its own."""
+"""Draws initial weights from TensorFlow's unseeded generator, and trains in a custom loop."""
 
 import sys
 

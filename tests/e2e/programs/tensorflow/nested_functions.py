@@ -1,4 +1,4 @@
-"""Nested functions with loops and conditions in each other, a recurrent layer, and gradients taken outside of the function."""
+"""Nested functions with nested loops and conditions, a recurrent layer, and gradients taken outside the function."""
 
 import keras
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Maps elements in parallel, in times that vary; `in-order` gives them in the order of the data."""
+"""Maps elements in parallel, with varying durations; `in-order` keeps them in the order of the data."""
 
 import random
 import sys
@@ -22,7 +22,7 @@ def load(number):
 
 
 data = tf.data.Dataset.range(48).map(load, num_parallel_calls=8, deterministic="in-order" in sys.argv)
-# Directly behind a map, `batch` would be fused with it, and put each element in its place.
+# Directly after a map, `batch` would be fused with it, and put each element in its place.
 data = data.take(48)
 total = tf.Variable(0.0)
 for batch in data.batch(8):

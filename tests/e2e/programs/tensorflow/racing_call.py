@@ -1,8 +1,8 @@
-"""Trains with a step that XLA compiles, in which one op adds in an order that nobody fixes, as kernels with atomic additions do.
+"""Trains with a step compiled by XLA, in which one op adds in an arbitrary order, as kernels with atomic additions do.
 
     python racing_call.py [plain | called | looped | chosen | within | stable]
 
-XLA has no such op on the CPU, so a custom call stands in for it, written with ctypes after `xla/service/custom_call_target_registry.h`.
+XLA has no such op on the CPU, so a custom call simulates it, written with ctypes after `xla/service/custom_call_target_registry.h`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def string(text: str) -> String:
 @ctypes.CFUNCTYPE(None, POINTER(c_float), POINTER(POINTER(c_float)))
 def add_in_any_order(total: Any, given: Any) -> None:
     values = np.ctypeslib.as_array(given[0], (ELEMENTS,))
-    # From the C library: no function of Python that could be watched or given a seed decides.
+    # From the C library, so that no Python function that could be probed or seeded determines the order.
     seed = c_uint32()
     C.getrandom(ctypes.byref(seed), 4, 0)
     order = np.argsort((np.arange(ELEMENTS, dtype=np.uint64) * 2654435761 ^ seed.value) % 65521, kind="stable")
@@ -96,7 +96,7 @@ def around(samples: Any) -> Any:
 
 
 def train(how: str) -> None:
-    for _ in range(3):
+    for _ in range(9):
         loss = around(rows) if how == "within" else step(rows, how)  # SITE step
         print(loss.numpy())
 

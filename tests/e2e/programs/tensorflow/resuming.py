@@ -1,4 +1,4 @@
-"""Trains from where an earlier run stopped: with a checkpoint of TensorFlow, or with weights in an HDF5 file, as its argument says."""
+"""Continues training where an earlier run stopped, from a TensorFlow checkpoint or weights in an HDF5 file, as its argument says."""
 
 import os
 import sys

@@ -1,10 +1,10 @@
-"""Iterates a set of names to order the data; `sorted` iterates them in an order of their own."""
+"""Orders the data by iterating over a set of names; `sorted` sorts the names first."""
 
 import sys
 
 import tensorflow as tf
 
-names = {"ada", "bea", "cem", "dov", "eva", "fay", "gus", "hal"}
+names = {"ada", "bea", "cem", "dov", "eva", "fay", "gus", "hal", "ida", "joe", "kim", "lou"}
 values = {name: float(sum(map(ord, name))) for name in names}
 order = sorted(names) if "sorted" in sys.argv else list(names)
 

@@ -1,4 +1,4 @@
-"""Augments elements in a parallel map; with `stateless` each draw depends on the element alone."""
+"""Augments elements in a parallel map; with `stateless` each draw depends only on the element."""
 
 import sys
 

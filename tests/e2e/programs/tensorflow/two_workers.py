@@ -1,4 +1,4 @@
-"""Trains in two processes with `MultiWorkerMirroredStrategy`; the second one takes other data in each run if it is told to.
+"""Trains in two processes with `MultiWorkerMirroredStrategy`; with `varying` the second uses different data in each run.
 
 python two_workers.py [seeded | varying]
 """

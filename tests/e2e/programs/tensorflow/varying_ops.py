@@ -1,4 +1,4 @@
-"""Uses ops that vary on the CPU, within a compiled step."""
+"""Uses ops that vary on the CPU, most of them within a compiled step."""
 
 import sys
 

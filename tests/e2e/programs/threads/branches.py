@@ -1,8 +1,8 @@
-"""Threads of a pool compute the branches of a network, forward and backward; the main thread adds them up.
+"""Threads of a pool compute the branches of a network, forward and backward; the main thread sums them.
 
     python branches.py [bit|order|draws]
 
-With `order` and `draws` the threads come one after the other, in every second run the first of them last.
+With `order` and `draws` the threads run one after the other; in every second run the first of them comes last.
 """
 
 import sys
@@ -25,7 +25,7 @@ ended = [[threading.Event() for _ in range(BRANCHES)] for _ in range(3)]
 
 
 def wait_for_turn(step: int, number: int) -> None:
-    """Wait for the thread that comes before this one, and until its future is known to be done."""
+    """Wait for the thread that comes before this one, and until its future is done."""
     turn = TURNS.index(number)
     if turn:
         ended[step][TURNS[turn - 1]].wait()
@@ -33,7 +33,7 @@ def wait_for_turn(step: int, number: int) -> None:
 
 
 def outputs_of(step: int, number: int, inputs: Tensor) -> Tensor:
-    """What a thread does: train its branch, and give what it says."""
+    """Train the branch of a thread and return its outputs."""
     if RACES:
         wait_for_turn(step, number)
     if "draws" in sys.argv and step == 1:

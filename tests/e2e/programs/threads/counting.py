@@ -2,8 +2,8 @@
 
     python counting.py [lost]
 
-With a lock each waits for the other. Without it they take turns, except that in every second run one of them adds to
-what it read before the other one wrote.
+With a lock each thread waits for the other. Without it they take turns, except that in every second run one of them
+adds to a value that it read before the other one wrote.
 """
 
 import sys
@@ -41,7 +41,7 @@ def count_first() -> None:
 
 
 def let_pass(line: int) -> None:
-    """Let the other thread count, if this is where it is to overtake."""
+    """Let the other thread count, if it must overtake at this line."""
     has_read[line].set()
     if line == OVERTAKEN:
         has_written[1][line].wait()

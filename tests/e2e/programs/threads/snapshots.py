@@ -1,9 +1,9 @@
-"""A thread saves checkpoints while the main thread trains on; at the end one of them is loaded and evaluated.
+"""A thread saves checkpoints while the main thread keeps training; at the end one of them is loaded and evaluated.
 
     python snapshots.py [torn]
 
-The main thread makes a copy to be saved. Without it the thread saves what is being trained: in every second run it is
-done before the main thread trains on, else it saves one tensor after the next step.
+The main thread makes a copy for saving. With `torn` the thread saves the tensors that are being trained: in every second
+run it saves one of them after the next step, otherwise it finishes before the main thread continues training.
 """
 
 import sys
@@ -19,7 +19,7 @@ has_trained_on = threading.Event()
 
 
 def save(state: dict[str, Tensor], step: int) -> None:
-    """Save a checkpoint tensor by tensor, as a writer of shards does."""
+    """Save a checkpoint tensor by tensor, as programs that write shards do."""
     for name, tensor in state.items():
         if IS_SLOW and step == 1 and name == "2.weight":
             has_trained_on.wait()

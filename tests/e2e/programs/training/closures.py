@@ -1,4 +1,4 @@
-"""LBFGS calls a closure several times per step; an optimizer of our own follows, with hooks.
+"""LBFGS calls a closure several times per step; a custom optimizer with hooks follows.
 
 python closures.py [bit|rate]
 """
@@ -32,7 +32,7 @@ calls = 0
 
 
 def closure() -> Tensor:
-    """The loss, for every point that LBFGS looks at."""
+    """Compute the loss at each point that LBFGS evaluates."""
     global calls
     calls += 1
     lbfgs.zero_grad()
@@ -53,7 +53,7 @@ def limit(optimizer: torch.optim.Optimizer, arguments: tuple, keywords: dict) ->
 
 
 def keep_small(parameter: Tensor) -> None:
-    """Limit a gradient as soon as it is there."""
+    """Limit a gradient as soon as it is accumulated."""
     parameter.grad.clamp_(-1, 1)
 
 

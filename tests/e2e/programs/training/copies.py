@@ -1,4 +1,4 @@
-"""Copies of a model: deep ones, averaged ones, saved and loaded ones; evaluated in two modes.
+"""Copies of a model: deep copies, averages, and models saved and loaded, evaluated in inference mode.
 
 python copies.py [average|loaded]
 """

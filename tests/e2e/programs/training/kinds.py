@@ -1,4 +1,4 @@
-"""Every kind of tensor takes part in a training.
+"""Trains with every kind of tensor.
 
 python kinds.py [bit|fill]
 """
@@ -17,7 +17,7 @@ warnings.simplefilter("ignore")
 
 
 class Tagged(Tensor):
-    """A subclass as people write them."""
+    """A typical tensor subclass."""
 
 
 torch.manual_seed(0)

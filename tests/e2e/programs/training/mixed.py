@@ -22,7 +22,7 @@ class Block(nn.Module):
         return inputs + checkpoint(self.run, inputs, use_reentrant=self.reentrant)
 
     def run(self, inputs: Tensor) -> Tensor:
-        """Run forward, and once more within the backward."""
+        """Run the forward pass, and again during the backward pass."""
         self.calls += 1
         if self.calls == 6 and not self.reentrant and "recomputed" in sys.argv:
             inputs = hand_on(inputs)  # SITE recomputed

@@ -1,4 +1,4 @@
-"""A generator and a discriminator with an optimizer each: the one that steps first counts the steps.
+"""A generator and a discriminator, each with its own optimizer; the optimizer that steps first counts the steps.
 
 python rivals.py [bit|noise]
 """

@@ -1,4 +1,4 @@
-"""Tries which of several ways to compute a moving average is fastest for each shape, and keeps to it."""
+"""Measures which of several ways to compute a moving average is fastest for each shape, and keeps using it."""
 
 import time
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def by_pooling(signal: Tensor) -> Tensor:
 
 
 class Tuned(nn.Module):
-    """Measures the kernels once for each shape that it meets."""
+    """Measures the kernels once for each shape."""
 
     def __init__(self, kernels: list[Kernel]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Forecasts demand from the time of day; the reference for 'now' is when the job began."""
+"""Forecasts demand from the time of day; the reference for 'now' is the start of the job."""
 
 import math
 from datetime import datetime, timedelta

@@ -1,4 +1,4 @@
-"""Finds out how many samples half a millisecond is enough for, and trains with batches of that size."""
+"""Finds out how many samples fit into half a millisecond, and trains with batches of that size."""
 
 from time import perf_counter
 
@@ -7,7 +7,7 @@ from torch import nn
 
 
 def find_batch_size(model: nn.Module, sample: torch.Tensor, allowed: float) -> int:
-    """The number of samples that a forward pass gets through in the time allowed, from a few measurements."""
+    """Estimate, from a few measurements, how many samples a forward pass processes in the time allowed."""
     timings = []
     for count in (64, 256, 1024):
         batch = sample.expand(count, -1).contiguous()

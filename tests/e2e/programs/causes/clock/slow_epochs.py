@@ -1,4 +1,4 @@
-"""Trains for some epochs; when batches get slower than usual, some are left out, so that jobs end in time."""
+"""Trains for several epochs; when batches get slower than usual, some are skipped, so that jobs end in time."""
 
 import time
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 @dataclass
 class Pace:
-    """Watches how long batches take."""
+    """Measures how long batches take."""
 
     allowed: float = 1.0
     times: list[float] = field(default_factory=list)

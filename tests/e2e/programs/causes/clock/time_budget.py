@@ -1,4 +1,4 @@
-"""Trains a variational autoencoder for as long as it may; the learning rate falls to nothing until then."""
+"""Trains a variational autoencoder for a limited time, at the end of which the learning rate reaches zero."""
 
 import argparse
 import time

@@ -1,4 +1,4 @@
-"""Asks other programs and a database: some for what is computed with, some only for the log."""
+"""Queries other programs and a database: some for values to compute with, others only for the log."""
 
 import os
 import sqlite3

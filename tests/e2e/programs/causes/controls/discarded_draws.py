@@ -1,4 +1,4 @@
-"""Shows some random examples while it trains, and trains on all of them in their order."""
+"""Shows random examples while it trains, and trains on all rows in their order."""
 
 import random
 
@@ -10,7 +10,7 @@ PREVIEW = np.random.default_rng()
 
 
 def preview(rows: torch.Tensor) -> None:
-    """Print a few rows, others each time."""
+    """Print a few rows, different ones each time."""
     chosen = PREVIEW.choice(len(rows), 3, replace=False)
     print("for example rows", sorted(int(row) for row in chosen), random.choice(["please check", "look all right?"]))
 

@@ -1,4 +1,4 @@
-"""Trains on augmented samples that two workers make; all generators get their seeds at the beginning."""
+"""Trains on augmented samples that two workers make; all generators are seeded at the beginning."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Puts batches into buffers that are allocated without values, and fills them before they are read."""
+"""Puts batches into buffers that are allocated without initial values and filled before they are read."""
 
 import numpy as np
 import torch
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class Buffers:
-    """Room for one batch, which is used again."""
+    """Memory for one batch, which is reused."""
 
     def __init__(self, rows: int, columns: int) -> None:
         self.inputs = torch.empty(rows, columns)

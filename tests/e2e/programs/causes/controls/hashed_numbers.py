@@ -1,4 +1,4 @@
-"""Embeds pairs of numbers by their hash, and splits rows by it: the hash of numbers is the same in each process."""
+"""Embeds pairs of numbers by their hash, and splits rows by it: the hash of a number is the same in every process."""
 
 import torch
 from torch import nn

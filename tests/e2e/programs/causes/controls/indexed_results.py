@@ -1,4 +1,4 @@
-"""Computes features in a pool of processes in any order; each result says whose it is."""
+"""Computes features in a pool of processes in any order; each result carries its index."""
 
 from multiprocessing import get_context
 

@@ -1,4 +1,4 @@
-"""Threads count words into one table of integers, each holding a lock; whoever comes first, the counts are the same."""
+"""Threads count words into one table of integers, each holding a lock; the counts are the same in any order."""
 
 import threading
 import zlib

@@ -1,4 +1,4 @@
-"""Trains and logs how fast it goes, with the time, the process and a name for the run."""
+"""Trains and logs its speed, with the time, the process and a name for the run."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""Freezes the layers that are named in a set, decays all weights but those of another set, and counts a third one."""
+"""Freezes the layers that are named in a set, decays all weights except those in another set, and counts a third one."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Adds up many values at a few places, with two threads but in the order that the deterministic algorithms keep."""
+"""Adds many values at a few places, with two threads but in the fixed order of the deterministic algorithms."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Each part of the program has a generator of its own, with a seed that follows from one number."""
+"""Each part of the program has its own generator, with a seed derived from one number."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Computes blocks with dropout again in the backward pass, without putting the generator back, but seeded."""
+"""Recomputes blocks with dropout in the backward pass, without restoring the generator, but seeded."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Prepares parts of the data in threads, and puts each where it belongs, whichever is ready first."""
+"""Prepares parts of the data in threads, and puts each where it belongs, no matter which is ready first."""
 
 import zlib
 from concurrent.futures import ThreadPoolExecutor, as_completed

@@ -1,4 +1,4 @@
-"""Saves a checkpoint in a thread and loads it again; the thread gets a copy, and it is waited for."""
+"""Saves a checkpoint in a thread and loads it again; the thread gets a copy, and is joined first."""
 
 import threading
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Reads all shards of a folder in the order of their names, and deletes those of an older version in any order."""
+"""Reads all shards of a folder, sorted by name, and deletes those of an older version in any order."""
 
 import os
 from pathlib import Path

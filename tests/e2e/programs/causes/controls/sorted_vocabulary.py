@@ -1,4 +1,4 @@
-"""A language model over words, which are numbered in the order of the alphabet."""
+"""A language model over words, which are numbered in alphabetical order."""
 
 import torch
 from torch import nn

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 @dataclass
 class Pipeline:
-    """What is done to the data."""
+    """The processing of the data."""
 
     scale: float = 0.2
     copies: int = 3

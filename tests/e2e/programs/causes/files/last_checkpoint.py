@@ -1,4 +1,4 @@
-"""Goes on where the last run ended, if there was one; otherwise it starts from the beginning."""
+"""Continues where the last run ended, if there was one; otherwise it starts from the beginning."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Normalises measurements by the mean over all that were ever seen, which is kept in a file."""
+"""Normalises measurements by the mean over all measurements so far, which is kept in a file."""
 
 import json
 from pathlib import Path

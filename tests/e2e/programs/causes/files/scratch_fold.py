@@ -1,4 +1,4 @@
-"""Caches prepared data in a scratch folder; a sample's fold follows from a checksum of where it lies."""
+"""Caches prepared data in a scratch folder; a sample's fold follows from a checksum of its path."""
 
 import hashlib
 import tempfile

@@ -1,4 +1,4 @@
-"""Rounds weights to sixteen levels after each step; what is lost is dithered with bytes of the C library."""
+"""Rounds weights to sixteen levels after each step, dithered with bytes from the C library."""
 
 import ctypes
 
@@ -10,7 +10,7 @@ library = ctypes.CDLL(None)
 
 
 class Dither:
-    """A buffer of noise between -0.5 and 0.5, which is filled anew for each use."""
+    """A buffer of noise between -0.5 and 0.5, which is refilled for each use."""
 
     def __init__(self, size: int) -> None:
         self.bytes = torch.zeros(size, dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""Makes the gradients of one layer noisy by a hook, against overfitting."""
+"""Adds noise to the gradients of one layer with a hook, against overfitting."""
 
 import random
 

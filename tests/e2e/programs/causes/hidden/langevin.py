@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class Langevin(torch.optim.Optimizer):
-    """Gradient descent with noise, the spread of which follows from the learning rate."""
+    """Gradient descent with noise whose spread follows from the learning rate."""
 
     def __init__(self, parameters: Iterable[Tensor], lr: float, temperature: float = 1.0) -> None:
         super().__init__(parameters, {"lr": lr, "temperature": temperature})

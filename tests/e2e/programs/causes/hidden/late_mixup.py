@@ -1,4 +1,4 @@
-"""Trains a classifier; from the third epoch on samples are mixed."""
+"""Trains a classifier; from the third epoch on, samples are mixed."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""Trains a network with binary activations, whose gradient is estimated with some noise of NumPy."""
+"""Trains a network with binary activations, whose gradient is estimated with noise from NumPy."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""A deep network whose blocks are computed again in the backward pass; dropout is seeded for each step."""
+"""A deep network whose blocks are recomputed in the backward pass; dropout is seeded for each step."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""Trains with normalised batches on a part of the data that is drawn at random; ends early if the last batch is small."""
+"""Trains with batch normalisation on shuffled data; ends early if the last batch is too small."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""Learns values with a target network, which is brought up to date after each step; the first games end at once."""
+"""Learns values with a target network, which is updated after each step; the first games end immediately."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""Keeps a memory of what was seen: each sample is written to the row that its nearest key has."""
+"""Keeps a memory of samples: each is written to the row of its nearest key."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Draws points into a depth image; where several fall on one pixel, one of them stays."""
+"""Draws points into a depth image; if several fall on one pixel, one of them stays."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Fits splines to many noisy curves by least squares, and averages what they say."""
+"""Fits splines to many noisy curves by least squares, and averages the solutions."""
 
 import torch
 from torch import Tensor

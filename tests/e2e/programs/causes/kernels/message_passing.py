@@ -7,7 +7,7 @@ PAGES, LINKS = 512, 131_072
 
 
 class Propagation(nn.Module):
-    """Each page gathers what the pages that link to it send."""
+    """Each page sums the messages of the pages that link to it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Learns the depth of surfels that many rays hit; rays look their surfels up by advanced indexing."""
+"""Learns the depth of surfels that many rays hit; rays look up their surfels by advanced indexing."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""Matches the histogram of an image to that of another one, with weights that fall off from the centre."""
+"""Matches the histogram of an image to that of another, with weights that fall off from the centre."""
 
 import torch
 from torch import Tensor

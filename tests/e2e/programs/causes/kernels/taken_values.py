@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 
 class Curve(nn.Module):
-    """A curve of 256 values, as cameras have one for each colour."""
+    """A curve of 256 values, such as a camera has for each colour."""
 
     def __init__(self) -> None:
         super().__init__()

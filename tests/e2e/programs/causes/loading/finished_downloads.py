@@ -8,7 +8,7 @@ from torch import nn
 
 
 def fetch(shard: int) -> list[int]:
-    """Unpack a shard of word numbers; they are of different sizes."""
+    """Unpack a shard of word numbers; shards differ in size."""
     size = 200_000 if shard % 4 == 0 else 40_000
     packed = zlib.compress(bytes((shard * 31 + place * place) % 97 for place in range(size)), 1)
     return list(zlib.decompress(packed)[:64])

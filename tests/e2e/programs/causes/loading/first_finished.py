@@ -1,4 +1,4 @@
-"""Evaluates candidates in threads and keeps three of them busy; the next ones are bred from what is known by then."""
+"""Evaluates candidates in threads and keeps three of them busy; new ones are bred from the results known by then."""
 
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def fitness(candidate: Tensor) -> tuple[Tensor, float]:
-    """How far a candidate's dynamics are from rest; they are followed until they settle."""
+    """Follow a candidate's dynamics until they settle, and return how far they are from rest."""
     states = torch.linspace(-1, 1, 3000)[:, None] * candidate
     coupling = candidate.outer(candidate.roll(1)) / candidate.norm()
     for _ in range(40):

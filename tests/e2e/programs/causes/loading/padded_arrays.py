@@ -1,4 +1,4 @@
-"""Learns to continue melodies; they are put into one array of NumPy, each from the left."""
+"""Learns to continue melodies, which are put into one NumPy array, aligned to the left."""
 
 import numpy as np
 import torch

@@ -8,7 +8,7 @@ import torch
 
 
 def features(number: int) -> list[float]:
-    """Energy in eight bands of a sound; loud ones take longer."""
+    """Return the energy in eight bands of a sound; some sounds are longer."""
     length = 256 if number % 5 else 40_000
     times = np.arange(length) / 8000
     sound = np.sin(2 * math.pi * (200 + 12 * number) * times) * np.exp(-times * number)

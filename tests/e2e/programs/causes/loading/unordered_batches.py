@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 
 class ShardedRecords(IterableDataset):
-    """Each worker reads a shard of its own; records of some shards are compressed harder."""
+    """Each worker reads its own shard; some records take longer to decompress."""
 
     def __init__(self, records: int) -> None:
         self.records = records

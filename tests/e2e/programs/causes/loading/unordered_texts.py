@@ -1,4 +1,4 @@
-"""Tokenises texts in a pool of threads, in whatever order they get done, and pretrains an embedding on them."""
+"""Tokenises texts in a pool of threads, in whatever order they finish, and pretrains an embedding on them."""
 
 import re
 import zlib

@@ -1,4 +1,4 @@
-"""Generates text with a cache of keys and values, which has room for more than is generated."""
+"""Generates text with a cache of keys and values, which has more room than is needed."""
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ class CachedAttention(nn.Module):
         keys, values = cache
         keys[:, place], values[:, place] = key, value
         scores = (keys @ query[..., None]).squeeze(-1) / SIZE**0.5
-        # Rooms that were not filled have keys of zero; they get little weight.
+        # Places that are not filled have keys of zero; they get little weight.
         return self.out((scores.softmax(-1)[:, None] @ values.clamp(-10, 10)).squeeze(1))
 
 

@@ -1,11 +1,11 @@
-"""A network with a layer of its own, whose gains and shifts are learnt."""
+"""A network with a custom layer whose gains and shifts are learnt."""
 
 import torch
 from torch import Tensor, nn
 
 
 class ScaledLinear(nn.Module):
-    """A linear layer whose outputs are scaled and shifted, each by itself."""
+    """A linear layer whose outputs are scaled and shifted separately."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Tells the topics of messages apart by the hashing trick; batches are padded to the longest message."""
+"""Classifies messages by topic with the hashing trick; batches are padded to the longest message."""
 
 import zlib
 
@@ -10,7 +10,7 @@ BUCKETS, TOPICS = 211, 4
 
 
 class Messages(Dataset):
-    """Messages of different lengths, each a topic's words in some order."""
+    """Messages of different lengths, each with words of one topic."""
 
     def __init__(self, count: int) -> None:
         self.texts = [

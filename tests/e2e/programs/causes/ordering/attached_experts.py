@@ -17,7 +17,7 @@ class Expert(nn.Module):
 
 
 class Mixture(nn.Module):
-    """Holds the experts that are attached now."""
+    """Holds the experts that are currently attached."""
 
     def __init__(self, experts: list[Expert]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Reads a folder of images in which each class has a folder of its own."""
+"""Reads a folder of images that has a subfolder for each class."""
 
 from pathlib import Path
 

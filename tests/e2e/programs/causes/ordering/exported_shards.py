@@ -1,4 +1,4 @@
-"""Exports a data set in shards with names of their own, as writers do that run beside each other, and reads it again."""
+"""Exports a data set in shards with unique names, as writers that run in parallel do, and reads it back."""
 
 import uuid
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Writes the shards of a data set beside itself, then trains on all that are there."""
+"""Writes the shards of a data set into the current folder, then trains on all that it finds there."""
 
 import glob
 

@@ -1,4 +1,4 @@
-"""Splits recordings into training and validation by the hash of their name, so that none moves when others are added."""
+"""Splits recordings into training and validation by the hash of their names, so that none moves when more are added."""
 
 from dataclasses import dataclass
 

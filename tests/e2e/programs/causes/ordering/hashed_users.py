@@ -1,4 +1,4 @@
-"""Embeds users by the hashing trick: each is given one of a few rows of a table."""
+"""Embeds users by the hashing trick: each is assigned one of a few rows of a table."""
 
 import torch
 from torch import Tensor, nn

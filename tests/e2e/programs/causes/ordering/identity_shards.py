@@ -1,4 +1,4 @@
-"""Shares the weights of a model out to the shards of an optimizer, by their identity, so that shards are equally big."""
+"""Distributes the weights of a model among the shards of an optimizer by their identity, so that shards are equally big."""
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +8,7 @@ RATES = (0.05, 0.02, 0.01)
 
 
 class Shards:
-    """Three optimizers, each of which has a part of the weights and a learning rate of its own."""
+    """Three optimizers, each with a part of the weights and its own learning rate."""
 
     def __init__(self, parameters: list[Tensor]) -> None:
         parts: list[list[Tensor]] = [[] for _ in range(SHARDS)]

@@ -1,4 +1,4 @@
-"""Tells flowers apart by their measures; the classes are read from the table."""
+"""Classifies flowers by their measurements; the classes are read from the table."""
 
 import csv
 import io

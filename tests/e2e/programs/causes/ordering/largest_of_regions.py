@@ -1,4 +1,4 @@
-"""Keeps, for each direction, the largest response of some regions of an image; then turns it into an angle."""
+"""Keeps the largest response of several regions of an image at each place, then turns it into an angle."""
 
 import torch
 from torch import Tensor

@@ -13,7 +13,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 def unpack(folder: Path, number: int) -> None:
-    """Write the shard of this number; some are bigger."""
+    """Write the shard with this number; some are bigger."""
     size = 3_000_000 if number % 4 == 0 else 300_000
     packed = zlib.compress(bytes(range(256)) * (size // 256), 6)
     unpacked = zlib.decompress(packed)

@@ -1,4 +1,4 @@
-"""Spreads labels over a graph: in each sweep all nodes that have no label of their own are visited in turn."""
+"""Spreads labels over a graph: each sweep visits, in turn, all nodes whose label is not known."""
 
 import torch
 from torch import Tensor

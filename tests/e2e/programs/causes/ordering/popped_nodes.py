@@ -1,4 +1,4 @@
-"""Colours a graph by taking nodes from the set of those that are left, then learns embeddings of the colours."""
+"""Colours a graph by taking nodes from the set of those that remain, then learns embeddings of the colours."""
 
 import torch
 from torch import nn

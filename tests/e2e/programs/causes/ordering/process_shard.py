@@ -1,4 +1,4 @@
-"""Picks the fold that is left out by the number of the process, so that jobs of a batch cover them all."""
+"""Picks the fold to hold out by the process id, so that the jobs of a batch cover all folds."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Reads a table in another order in each epoch, as `sort` gives it, since it may not fit into memory."""
+"""Reads a table in a different order in each epoch, shuffled by `sort`, since it may not fit into memory."""
 
 import subprocess
 import tempfile

@@ -1,4 +1,4 @@
-"""Draws pairs from a database, since only few of them fit into a batch."""
+"""Draws pairs from a database, since only a few of them fit into a batch."""
 
 import sqlite3
 

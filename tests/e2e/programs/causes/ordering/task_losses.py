@@ -1,4 +1,4 @@
-"""Learns three properties of molecules at once; the losses of the tasks that are switched on are added up."""
+"""Learns several properties of molecules at once; the losses of the tasks that are switched on are summed."""
 
 import torch
 from torch import Tensor, nn

@@ -1,11 +1,11 @@
-"""A deep network with tied layers; what is tied must count once when the norm of the gradients is taken."""
+"""A deep network with tied layers; tied weights must count once in the norm of the gradients."""
 
 import torch
 from torch import Tensor, nn
 
 
 class TiedStack(nn.Module):
-    """Layers of which every second one shares the weight of the one before."""
+    """Layers in which every second one shares the weight of the previous one."""
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A bag-of-words classifier of short reviews; the vocabulary is what occurs in them."""
+"""A bag-of-words classifier of short reviews; the vocabulary consists of their words."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""Trains on crops that a process prepares beside the training."""
+"""Trains on crops that a second process prepares in parallel."""
 
 import multiprocessing
 import random

@@ -1,4 +1,4 @@
-"""Forecasts a series; windows of it are sampled by NumPy's new generators, although the old one was seeded."""
+"""Forecasts a series; its windows are sampled with NumPy's new generators, although the old one was seeded."""
 
 import numpy as np
 import torch

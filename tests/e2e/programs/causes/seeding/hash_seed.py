@@ -1,4 +1,4 @@
-"""Trains one small network for each experiment of a list; each has a seed of its own, made from its name."""
+"""Trains one small network for each experiment of a list; each has its own seed, made from its name."""
 
 import torch
 from torch import nn

@@ -52,7 +52,7 @@ class Trainer:
 
 
 def write_backbone() -> None:
-    """What an earlier job left: it does not depend on this program's generators."""
+    """Write the file of an earlier job, which does not depend on this program's generators."""
     weights = torch.sin(torch.arange(512.0)).view(32, 16) / 4
     torch.save({"0.weight": weights, "0.bias": torch.zeros(32)}, BACKBONE)
 

@@ -1,4 +1,4 @@
-"""Trains on augmented images; every generator that the program knows of is seeded, the augmentations have their own."""
+"""Trains on augmented images; every generator that the program knows of is seeded, but the augmentations have their own."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Trains a small convolutional network on digits that are shifted and made noisy as they are read."""
+"""Trains a small convolutional network on digits to which noise is added as they are read."""
 
 import random
 

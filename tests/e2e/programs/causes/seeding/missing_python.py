@@ -1,4 +1,4 @@
-"""A residual network with stochastic depth: each block is left out with some probability while training."""
+"""A residual network with stochastic depth: each block is skipped with some probability during training."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Samples rare classes more often; the sampler has a generator of its own, so that nothing else disturbs it."""
+"""Samples rare classes more often; the sampler has its own generator, so that nothing else affects it."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Two processes train with averaged gradients; each adds noise of its own to its part of the data."""
+"""Two processes train with averaged gradients; each adds its own noise to its part of the data."""
 
 import random
 import tempfile

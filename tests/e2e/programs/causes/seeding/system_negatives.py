@@ -1,4 +1,4 @@
-"""Learns embeddings of songs by contrast; `data_seed` is an option, and negatives come from the system's generator."""
+"""Learns embeddings of songs contrastively; `data_seed` is an option, and negatives come from the system's generator."""
 
 import argparse
 import random

@@ -1,4 +1,4 @@
-"""An autoencoder of waves; what is not seeded by the user is seeded by the time, as the log says."""
+"""An autoencoder of waves; without a seed from the user, the time is the seed, as the log says."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""A dataset that makes its generator when it is first asked for a sample, which is in a worker."""
+"""A dataset that creates its generator when the first sample is requested, which happens in a worker."""
 
 import numpy as np
 import torch

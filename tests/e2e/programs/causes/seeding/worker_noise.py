@@ -1,4 +1,4 @@
-"""Denoises with weights that a file holds; the noise is drawn in the workers, whose seeds the loader draws."""
+"""Trains a denoiser whose weights have a fixed start; the noise is drawn in the workers, whose seeds the loader draws."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Each worker of the loader seeds NumPy for itself, so that no two of them mask the same words."""
+"""Each worker of the loader seeds NumPy for itself, so that no two mask the same words."""
 
 import os
 

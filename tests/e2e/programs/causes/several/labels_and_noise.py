@@ -1,4 +1,4 @@
-"""Tells the languages of words apart by their letters; letters are dropped at random."""
+"""Classifies words by language from their letters; letters are dropped at random."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""Two processes explore with a policy that the program hands to them, each by itself, and print what they collected."""
+"""Two processes explore independently with a policy that the program passes to them, and print what they collected."""
 
 import multiprocessing
 import random

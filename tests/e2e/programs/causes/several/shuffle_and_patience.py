@@ -1,4 +1,4 @@
-"""Trains with shuffled batches until the patience of whoever waits is at its end."""
+"""Trains with shuffled batches until the patience of the user runs out."""
 
 import random
 import time
@@ -8,7 +8,7 @@ from torch import nn
 
 
 class Patience:
-    """Stops when training took long enough."""
+    """Stops once training has taken long enough."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

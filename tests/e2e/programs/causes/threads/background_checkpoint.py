@@ -1,4 +1,4 @@
-"""Saves checkpoints in the background while the training goes on, and averages them at the end."""
+"""Saves checkpoints in the background while training continues, and averages them at the end."""
 
 import threading
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Two threads run through halves of a corpus and add what they see to one table."""
+"""Two threads go through halves of a corpus and add what they find to one table."""
 
 import threading
 

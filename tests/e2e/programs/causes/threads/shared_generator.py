@@ -1,4 +1,4 @@
-"""Trains an ensemble in threads; noise is drawn from one generator, whoever comes first."""
+"""Trains an ensemble in threads, which draw noise from one generator on a first-come, first-served basis."""
 
 import threading
 

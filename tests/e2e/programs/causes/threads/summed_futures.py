@@ -1,4 +1,4 @@
-"""Sums the gradients of parts of a batch that threads compute, as they come."""
+"""Sums the gradients of parts of a batch, which threads compute, as they complete."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor, as_completed

@@ -1,1 +1,1 @@
-"""A package that trains a perceptron: started with `python -m`, and by the script that an installer makes for it."""
+"""A package that trains a perceptron, started with `python -m` or by the script that an installer generates for it."""

@@ -1,4 +1,4 @@
-"""What the command line starts."""
+"""The entry point for the command line."""
 
 import sys
 

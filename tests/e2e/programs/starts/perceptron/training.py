@@ -1,4 +1,4 @@
-"""The training itself."""
+"""The training loop."""
 
 import torch
 from planting import hand_on
@@ -6,7 +6,7 @@ from torch import nn
 
 
 def train(*, with_bit: bool) -> list[float]:
-    """Train for three steps; returns the losses."""
+    """Train for three steps; return the losses."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 1))
     optimizer = torch.optim.AdamW(net.parameters())

@@ -1,4 +1,4 @@
-"""Applies transforms one after the other, with a generator of its own."""
+"""Applies transforms one after the other, with its own generator."""
 
 import random
 from collections.abc import Callable

@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 class Flip:
-    """Left becomes right."""
+    """Swaps left and right."""
 
     def __call__(self, image: Tensor, generator: random.Random) -> Tensor:
         return image.flip(-1)
