@@ -37,24 +37,26 @@ class Part(NamedTuple):
 
 PARTS: dict[str, Part] = {
     "causes-seeding": Part(
-        "programs whose seeds are missing, late or other each time: the cause, its line and a fix", 20
+        "programs whose seeds are missing, late or different in each run: the cause, its line and a fix", 20
     ),
     "causes-order": Part("programs that depend on an order: the cause, its line and a fix", 25),
     "causes-others": Part("programs with other causes, from memory to files: the cause, its line and a fix", 30),
     "causes-planted": Part("ten programs of each class of cause that is hard to name", 30),
     "causes-twins": Part("the deterministic twins of those programs", 20),
-    "causes-controls": Part("deterministic programs that look guilty: no cause is named", 10),
+    "causes-controls": Part("deterministic programs that look nondeterministic: no cause is named", 10),
     "programs": Part(
-        "threads, children, ranks, loaders, compilers, trainings: clean ones are the same, faults are named", 30
+        "threads, children, ranks, loaders, compilers, trainings: clean programs are the same, faults are named", 30
     ),
     "kinds": Part("more programs of each kind of divergence, with evidence", 10),
-    "launching": Part("how programs are started, interrupted and made deterministic, with PyTorch", 15),
+    "launching": Part("starting and interrupting programs, and making them deterministic, with PyTorch", 15),
     "probes": Part("more sources of each sort at their lines, and the fixes of code for them", 10),
     "resume-and-batch": Part("check-resume, check-batch and audit on more programs", 15),
-    "invariants": Part("what must agree within one run: violations are named, and clean programs are not accused", 10),
-    "bisect": Part("the commit that changed the results, in twenty histories", 15),
-    "slow": Part("what takes long of all the tests with PyTorch, and is run at eleven of twelve commits only here", 27),
-    "samples": Part("every op of PyTorch's samples: recorded undisturbed, patched to the results of stock", 15),
+    "invariants": Part("invariants within one run: violations are named, and clean programs have none", 10),
+    "bisect": Part("finding the commit that changed the results, in twenty histories", 15),
+    "slow": Part("the slow tests with PyTorch; `make test` runs each at one of twelve commits", 30),
+    "samples": Part(
+        "every op of PyTorch's samples: recorded without being disturbed, patched with the results of stock", 15
+    ),
     "legacy": Part(
         "tensorflow-determinism with TensorFlow 1.14 to 2.7",
         15,

@@ -62,7 +62,6 @@ def test_generators_of_python_and_numpy_are_restored() -> None:
     determinism.enable(seed=1).restore()
 
     assert drawn()[4:] == expected
-    assert tf.config.experimental is not None
 
 
 def test_generators_with_the_same_name_draw_the_same_numbers() -> None:

@@ -52,7 +52,7 @@ def test_output_of_the_first_run_passes_through(tmp_path: Path) -> None:
     assert finished.stdout.startswith(BYTES)
     assert finished.stdout[len(BYTES) :].startswith(b"\nSame: "), "it ends within a line"
     assert finished.stderr.count(BYTES) == 1
-    assert (tmp_path / "out" / "run-2.log").read_bytes() in (BYTES * 2,)
+    assert (tmp_path / "out" / "run-2.log").read_bytes() == BYTES * 2
 
 
 @pytest.mark.parametrize("into", ["pipe", "file", "other stream"])

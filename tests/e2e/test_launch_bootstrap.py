@@ -149,7 +149,9 @@ def test_usercustomize_keeps_working(stage: Stage, tmp_path: Path) -> None:
     python = getattr(sys, "_base_executable", sys.executable)
     environ = stage.environ(HOME=str(tmp_path))
     done = subprocess.run([python, "-c", code], env=environ, capture_output=True, text=True, check=True)
-    assert done.stdout.split()[0] == done.stdout.split()[1]
+    if done.stdout == "False False\n":
+        pytest.skip("this Python has no folder of the user's own packages")
+    assert done.stdout == "True True\n"
 
 
 def test_module_search_path_is_the_programs_own(stage: Stage) -> None:

@@ -25,13 +25,6 @@ class Program(NamedTuple):
         return next(number for number, line in enumerate(self.text.splitlines(), start=1) if line.endswith("# here"))
 
 
-POOL = """
-import time
-def slow(n):
-    time.sleep(abs(float.__hash__(float(n)) * 0) + (0.001 * (hash(str(n)) % 7)))
-    return n
-"""
-
 TABLE = (
     "import sqlite3\ncon = sqlite3.connect(':memory:')\ncon.execute('CREATE TABLE t(n INT, s TEXT)')\n"
     "con.executemany('INSERT INTO t VALUES (?, ?)', [(n, 'ab') for n in range(99)])\n"
@@ -558,7 +551,7 @@ except sqlite3.Error as error:
     stage = Stage(tmp_path, text)
     plain = stage.plain()
     assert plain.status == 0, plain.stderr
-    assert (tmp_path / "notes").mkdir() is None
+    (tmp_path / "notes").mkdir()
     assert stage.probed(request=ProbeRequest(notes=tmp_path / "notes")) == plain
 
 

@@ -201,9 +201,6 @@ BODIES = """
             optimizer.zero_grad()
             model(torch.full((1, 2), value if step == differing else 1.0)).sum().backward()
             optimizer.step()
-        DONE.append(steps)
-        assert len(DONE) % 2 == len(DONE) % 2
-    DONE = []
 """
 
 

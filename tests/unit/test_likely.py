@@ -20,7 +20,7 @@ from determinism.probes.child import FUNCTIONS
 from determinism.trace.opening import open_trace
 from determinism.trace.schema import STEP_OP, Frame
 from determinism.types import Kind
-from tests.builders import make_different, make_divergence
+from tests.builders import make_different, make_divergence, make_output
 from tests.traces import TraceBuilder
 
 USED = "# used"
@@ -368,6 +368,19 @@ def test_an_unseeded_generator_is_likely_missing_its_seed(tmp_path: Path) -> Non
     assert named(tmp_path, passed_on, Kind.RNG, **draws) == (None, False)
     varies = text.replace("import torch\n", "import os, torch\n    torch.manual_seed(os.getpid())  # origin\n")
     assert named(tmp_path, varies, Kind.RNG, **draws) == ("seed-varies", True)
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [("uint32", (2,)), ("int64", (2,)), ("float32", (2,)), ("uint32", (3,))])
+def test_a_seed_that_keras_draws_is_explained_by_pythons_generator(
+    dtype: str, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    text = "import keras\nmodel = keras.Sequential([keras.layers.Dense(8)])\nmodel.fit(x, y)  # used\n"
+    outputs = (make_output(dtype=dtype, shape=shape),)
+    found, _ = likely(tmp_path, text, outputs=outputs)
+    assert [one.cause for one in found] == ["seed-missing-python"] * (dtype != "float32" and shape == (2,))
+    for seed in ("random.seed(0)", "keras.utils.set_random_seed(0)"):
+        assert likely(tmp_path, f"import random\n{seed}\n{text}", outputs=outputs)[0] == []
+    assert likely(tmp_path, text.replace("keras", "torch"), outputs=outputs)[0] == []
 
 
 @pytest.mark.parametrize(

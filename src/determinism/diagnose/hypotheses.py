@@ -727,9 +727,14 @@ def _of_values(divergence: Divergence, program: Program) -> list[Hypothesis]:
     return [Hypothesis(cause, intervention, tuple(sites), (evidence,))]
 
 
+_KERAS_SEEDS = ("uint32", "int64", "int32")
+"""The dtype of seeds with JAX, TensorFlow and PyTorch as the backend: `random_seed_dtype` of Keras 3.15."""
+
+
 def _of_keras(divergence: Divergence, program: Program) -> list[Hypothesis]:
-    """Explain a value that no line made by Keras, which takes the seeds of its layers from Python's generator."""
-    if divergence.kind is not Kind.DATA or not program.imports("keras") or program.seedings("random"):
+    """Explain a seed that no line made by Keras, which draws two whole numbers from Python's generator for each layer."""
+    is_seed = any(output.shape == (2,) and output.dtype in _KERAS_SEEDS for output in divergence.outputs)
+    if not is_seed or not program.imports("keras") or program.seedings("random"):
         return []
     evidence = "Keras takes its seeds from Python's generator, and no recorded file of the program seeds that."
     seeded = Intervention.fix("python-seed")
