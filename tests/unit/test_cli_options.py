@@ -82,7 +82,8 @@ def test_a_report_that_cannot_be_written_is_an_error_whatever_the_verdict(
 
 def test_a_program_that_fails_without_a_reader_is_not_said_to_vary(tmp_path: Path, unread: int) -> None:
     program = tmp_path / "program.py"
-    program.write_text("print('much ' * 10_000)")
+    # More than a pipe holds, so that the program cannot end before it learns that nothing reads.
+    program.write_text("print('much ' * 1_000_000)")
     command = [*COMMAND, "check", "--output", str(tmp_path / "traces"), "--", sys.executable, str(program)]
     ended = subprocess.run(command, stdout=unread, stderr=subprocess.PIPE, check=False, text=True)
     assert ended.returncode == 2

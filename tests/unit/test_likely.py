@@ -422,6 +422,37 @@ def test_a_constant_seed_comes_with_a_warning_if_ranks_would_share_it(
     assert ("2 ranks may run this line" in fix.title) == is_warned
 
 
+def test_a_generator_of_its_own_is_not_explained_by_the_seed_of_the_global_one(tmp_path: Path) -> None:
+    text = """
+    import time
+    import numpy as np
+    np.random.seed(int(time.time()))
+    RNG = np.random.default_rng()  # origin
+    value = torch.tensor(RNG.normal(size=8))  # used
+    """
+    assert named(tmp_path, text) == ("generator-unseeded", True)
+    seeded = text.replace("default_rng()", "default_rng(0)")
+    assert named(tmp_path, seeded) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("call", "causes"),
+    [("", []), ("prepare(0)", ["seed-varies"]), ("pool(initializer=prepare)", ["seed-varies"])],
+)
+def test_a_seed_that_a_function_sets_matters_only_if_something_names_the_function(
+    call: str, causes: list[str], tmp_path: Path
+) -> None:
+    text = f"""
+    import time
+    import numpy as np
+    def prepare(worker):
+        np.random.seed(int(time.time()))
+    {call}
+    value = torch.tensor(np.random.normal(size=8))  # used
+    """
+    assert [one.cause for one in likely(tmp_path, text)[0]] == causes
+
+
 def test_hash_order_is_not_blamed_if_the_hash_seed_is_fixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = ORIGINS["set-of-words"][0]
     monkeypatch.setenv("PYTHONHASHSEED", "0")

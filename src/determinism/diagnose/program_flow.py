@@ -18,9 +18,9 @@ from determinism.diagnose.parsed_module import (
     Function,
     Module,
     Scope,
+    added_to,
     asks_at_random,
     assigned,
-    bindings_of,
     given_back,
     given_to,
     gives_numbers,
@@ -441,17 +441,28 @@ class Program:
         library, _, draw = module.dotted(node.func).rpartition(".") if isinstance(node, ast.Call) else ("", "", "")
         if isinstance(node, ast.Call) and draws_from_numpy(module, node):
             library = "numpy.random"
-        if library not in ("numpy.random", "random") or draw in NOT_DRAWS or self._is_in_seed:
+        # What makes a generator of its own does not use the global one, however that is seeded.
+        is_draw = library in ("numpy.random", "random") and draw not in NOT_DRAWS
+        if not is_draw or f"{library}.{draw}" in GENERATORS or self._is_in_seed:
             return None
         self._is_in_seed = True
         try:
             for owner, call in self.seedings("numpy" if library == "numpy.random" else "random"):
+                if self._is_never_called(owner, owner.scope_of(call)):
+                    continue
                 if self.back_from([(owner, value) for value in given_to(call)]) is not None:
                     frame = owner.frame(call)
                     return Found("seed-value", frame.file, frame.line, frame.function, frame.code)
         finally:
             self._is_in_seed = False
         return None
+
+    def _is_never_called(self, module: Module, scope: Scope) -> bool:
+        """Whether a scope is a function of the module that nothing names, and that no decorator or class hands to others."""
+        if not isinstance(scope, Function) or scope.decorator_list or module.parents.get(scope) is not module.tree:
+            return False
+        nodes = (node for one in self._modules for node in one.nodes)
+        return not any(isinstance(node, ast.Name | ast.Attribute) and last_part(node) == scope.name for node in nodes)
 
     def _changed_by_threads(self, module: Module, node: ast.AST) -> Found | None:
         """Return the line where several threads change what an expression names, in no fixed order; None if there is none."""
@@ -491,7 +502,7 @@ class Program:
             found = self._threads_add_to[module.file] = {}
             for call, function in self._run_by_several_threads(module):
                 for node in within(function):
-                    for name in _added_to(node, function, call):
+                    for name in added_to(node, function, call):
                         found.setdefault(name, node)  # type: ignore[arg-type]
         return self._threads_add_to[module.file]
 
@@ -749,36 +760,6 @@ def _is_repeated(module: Module, call: ast.Call) -> bool:
             return True
         at = parent
     return last_part(call.func) in _REPEATING
-
-
-def _added_to(node: ast.AST, function: Function, start: ast.Call) -> Iterator[str]:
-    """Yield the names by which other code knows what a statement of a function adds to.
-
-    Args:
-        node: The statement, or an expression.
-        function: The function, which runs in a thread.
-        start: The call that starts the thread, and passes arguments.
-    """
-    target: ast.expr | None = node.target if isinstance(node, ast.AugAssign) else None
-    is_name = isinstance(target, ast.Name)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in FILLING - {"put"}:
-        target = node.func.value
-    while isinstance(target, ast.Subscript):
-        target = target.value
-    if isinstance(target, ast.Attribute):
-        yield target.attr
-    if not isinstance(target, ast.Name):
-        return
-    if target.id in parameters(function):
-        passed = next((one.value for one in start.keywords if one.arg == "args"), None)
-        given = passed.elts if isinstance(passed, ast.Tuple | ast.List) else start.args[1:]
-        position = parameters(function).index(target.id)
-        yield from (last_part(one) for one in given[position : position + 1] if last_part(one))
-        return
-    declared = {name for one in within(function) if isinstance(one, ast.Global | ast.Nonlocal) for name in one.names}
-    is_own = not is_name and target.id in bindings_of(function)[1]
-    if target.id in declared or not (is_name or is_own):
-        yield target.id
 
 
 def _uses_letters(node: ast.AST | None) -> bool:
