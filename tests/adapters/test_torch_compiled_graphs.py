@@ -34,6 +34,12 @@ def kernels_of_modules(beginning: str) -> list[Any]:
     return [value for module in modules.values() for name, value in module.items() if name.startswith(beginning)]
 
 
+def racy(trace: Path) -> list[str]:
+    """What the process did whose outcome depends on timing."""
+    (process,) = open_trace(trace).processes
+    return process.description.get("racy") or []
+
+
 def hidden_of(values: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     hidden = (values.sin() * 2) @ weight
     return hidden.softmax(-1)
@@ -62,6 +68,7 @@ def test_each_call_of_a_kernel_is_a_record_with_what_it_read_and_wrote(tmp_path:
 
 def test_two_runs_of_a_compiled_training_are_the_same(tmp_path: Path) -> None:
     assert compare_program(training, tmp_path).verdict is Verdict.SAME
+    assert racy(tmp_path / "first") == []
 
 
 def test_nothing_stays_wrapped_when_recording_ends(tmp_path: Path) -> None:
@@ -85,6 +92,7 @@ def test_a_kernel_whose_threads_add_in_any_order_is_the_first_difference(tmp_pat
     assert first is not None
     assert first.kind is Kind.OP
     assert first.op.startswith("inductor::cpp_fused")
+    assert racy(tmp_path / str(number) / "first") == ["compiled kernels that add in any order"]
 
 
 def test_a_graph_whose_kernels_cannot_be_seen_is_one_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,12 +52,15 @@ _WHOLE_GRAPH = replace(OPAQUE, name="inductor::graph")
 _REASON = "the ops inside its kernels are not recorded one by one, only the graph's inputs and outputs"
 
 
-def watch_compiled_graphs(threads: Threads, failed: Callable[[str], None], *, keeps_lines: bool = False) -> Undo:
+def watch_compiled_graphs(
+    threads: Threads, failed: Callable[[str], None], note_racy: Callable[[str], None], *, keeps_lines: bool = False
+) -> Undo:
     """Record what compiled graphs do from now on, whenever Inductor is imported.
 
     Args:
         threads: The threads whose recorders record it.
         failed: Called with the reason if Inductor cannot be watched.
+        note_racy: Called with what may differ in the next run because of a race.
         keeps_lines: Whether to recompile everything, bypassing caches, so that the lines of the program from which
             a kernel was made are known.
 
@@ -65,7 +68,7 @@ def watch_compiled_graphs(threads: Threads, failed: Callable[[str], None], *, ke
         A function that ends this.
     """
     fused = _FusedOps() if keeps_lines else None
-    kernels = _Kernels(threads, fused)
+    kernels = _Kernels(threads, fused, note_racy)
     undo: list[Undo] = [kernels.unwrap]
 
     def around(original: Callable[..., Any], graph: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -98,9 +101,12 @@ def _suspend_while_compiling(
     """
 
     def compiling(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if (recorder := threads.recorder()) is None:
-            return original(*args, **kwargs)
-        with recorder.suspended(), fused.compiled_anew() if fused is not None else ExitStack():
+        # A backward is compiled where the recorder is suspended already.
+        recorder = threads.recorder()
+        with (
+            ExitStack() if recorder is None else recorder.suspended(),
+            ExitStack() if fused is None else fused.compiled_anew(),
+        ):
             return original(*args, **kwargs)
 
     def compiler_found(module: Any) -> None:
@@ -192,6 +198,7 @@ _KERNEL = re.compile(
 )
 _SIGNATURE = re.compile(r"\bkernel\((?P<parameters>[^)]*)\)")
 _ADDS_IN_ANY_ORDER = "atomic_add"
+"""Written by Inductor only if several threads compute."""
 _ADDING = ("scatter", "index_add", "index_put", "embedding")
 """Parts of the names of ops for which Inductor writes additions that threads make in any order."""
 _UNINITIALIZED = replace(OPAQUE, name="aten::empty_strided", is_uninitialized=True)
@@ -245,9 +252,10 @@ class FusedOp:
 class _Kernels:
     """Wraps the kernels of graphs when the graphs are called for the first time."""
 
-    def __init__(self, threads: Threads, fused: _FusedOps | None) -> None:
+    def __init__(self, threads: Threads, fused: _FusedOps | None, note_racy: Callable[[str], None]) -> None:
         self._threads = threads
         self._fused = fused
+        self._note_racy = note_racy
         self._graphs: dict[int, tuple[weakref.ref[Any], bool]] = {}
         """By the id of a graph: the graph, and whether each of its kernels makes records."""
         self._wrapped: list[tuple[dict[str, Any], str, Any, Any]] = []
@@ -264,6 +272,8 @@ class _Kernels:
         source = getattr(graph, "source_code", None)
         if not isinstance(source, str) or not source:
             return False
+        if _ADDS_IN_ANY_ORDER in source:
+            self._note_racy("compiled kernels that add in any order")
         kernels = list(_KERNEL.finditer(source))
         if len(kernels) != len(_MADE.findall(source)):
             return False
