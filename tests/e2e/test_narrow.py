@@ -15,7 +15,7 @@ from determinism.trace.opening import open_trace
 from determinism.trace.schema import MANIFEST_FILE
 from tests.e2e.checking import VALIDATOR
 from tests.e2e.commands import TINY, Finished, run
-from tests.e2e.test_interrupting import interrupt
+from tests.e2e.test_interrupting import interrupt, script
 
 NARROWING = str(TINY / "narrowing.py")
 PLACES = ("{save}", "{load}")
@@ -175,6 +175,32 @@ def test_the_ledgers_findings_are_reported_when_a_run_of_the_window_fails(tmp_pa
     finished, report = narrowed(tmp_path, "breaks")
 
     assert (finished.status, report["verdict"], report["narrowing"]["step"]) == (1, "different", 207)
+
+
+def test_ctrl_c_in_the_second_run_names_that_run_and_keeps_both_traces(tmp_path: Path) -> None:
+    words = script(
+        tmp_path,
+        """
+        import pathlib, time, torch
+        weight = torch.nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        for _ in range(3):
+            weight.sum().backward()
+            optimizer.step()
+        if pathlib.Path("once").exists():
+            pathlib.Path("waiting").touch()
+            time.sleep(600)
+        pathlib.Path("once").touch()
+        """,
+    )
+    ended = interrupt(tmp_path, "narrow", "--json", "r.json", "--output", "out", "--", *words)
+
+    assert ended.status == 128 + signal.SIGINT
+    message = " ".join(ended.stderr.split())
+    assert "into run 2, before there was a verdict" in message
+    assert "run-1, run-2 (incomplete)." in message
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert [run["stopped_by"] for run in report["runs"]] == [None, "interrupt"]
 
 
 def test_the_ledgers_findings_are_reported_after_ctrl_c_in_a_window(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,7 +22,14 @@ from determinism.errors import DeterminismError, LaunchError, TraceError, UsageE
 from determinism.launch.further_runs import default_budget
 from determinism.launch.interpreter import check_interpreter
 from determinism.launch.io import OutputFolder, StandardInput
-from determinism.launch.program import Announce, Interrupted, ProgressCallback, failed_run_text, unannounced
+from determinism.launch.program import (
+    Announce,
+    Interrupted,
+    ProgramExit,
+    ProgressCallback,
+    failed_run_text,
+    unannounced,
+)
 from determinism.launch.record import RunResult, require_recorded
 from determinism.launch.runs import (
     CheckRequest,
@@ -174,17 +182,14 @@ class NarrowCheck:
         log = self._output.log(name) if self.runs or self.request.ledger is not None else None
         on_progress = self.announce(title, log, seconds=max((run.seconds for run in self.runs), default=None))
         copy = FreshCopy(Path.cwd(), self._output.path) if request.fresh_copy else None
-        if copy is None:
-            result = self._run(name, title, request, None, on_progress, log)
-        else:
-            with copy:
-                result = self._run(name, title, request, copy, on_progress, log)
         trace = self._output.trace(name)
-        self.runs.append(
-            RunSummary(
-                list(request.command), result.exit_status, result.stopped_by, result.seconds, str(trace), result.waited
-            )
-        )
+        try:
+            with ExitStack() if copy is None else copy:
+                result = self._run(name, title, request, copy, on_progress, log)
+        except Interrupted as interrupted:
+            self._add_run(trace, request, replace(interrupted.program_exit, stopped_by="interrupt"))
+            raise
+        self._add_run(trace, request, result)
         require_recorded(trace, result.exit_status)
         if result.exit_status and not request.allow_failure:
             raise LaunchError(
@@ -195,6 +200,12 @@ class NarrowCheck:
         if not _ledgers(made):
             raise _without_ledger(made)
         return made
+
+    def _add_run(self, trace: Path, request: CheckRequest, ended: RunResult | ProgramExit) -> None:
+        command = list(request.command)
+        self.runs.append(
+            RunSummary(command, ended.exit_status, ended.stopped_by, ended.seconds, str(trace), ended.waited)
+        )
 
     def _run(
         self,
