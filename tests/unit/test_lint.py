@@ -436,6 +436,8 @@ def test_a_cause_is_found_without_running_the_program(program: str, rule: str) -
         "import torch\n\ndef begin(generator, rows):\n    generator.manual_seed(hash(tuple(rows.tolist())) & 255)\n",
         "import torch\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return x\n\n\nif __name__ == '__main__':\n"
         "    print(Net()(torch.randn(3)).shape)\n    kept = torch.randn(3)\n",
+        "import torch\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return x\n\n\ndef test():\n    print(Net()(torch.randn(3)).size())\n\n\n"
+        "if __name__ == '__main__':\n    test()\n",
         "from pathlib import Path\n\ndef is_filled(folder):\n    return next(Path(folder).iterdir(), None) is not None\n",
         "import torch\n\nclass Norm(torch.nn.Module):\n    def __init__(self):\n"
         "        self.scale = torch.nn.Parameter(torch.empty(3), requires_grad=False)\n",
@@ -490,10 +492,22 @@ def test_code_that_cannot_change_a_result_is_not_reported(text: str) -> None:
         ("import torch\n\ndef f(table):\n    for word in {'a', 'b'}:\n        table[word] = torch.randn(3)\n", "hash-order"),
         ("import os, torch\n\ndef f(path, model):\n    for name in os.listdir(path):\n        model(torch.load(name)).backward()\n", "listing-order"),
         ("def f(path):\n    with open(path) as out:\n        for word in {'a', 'b'}:\n            out.write(word)\n", "hash-order"),
+        ("import torch\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return x\n\n\ndef main():\n    torch.save(Net()(torch.randn(3)), 'x')\n\n\n"
+         "if __name__ == '__main__':\n    main()\n", "seed-missing-torch"),
     ],
 )  # fmt: skip
 def test_similar_code_that_can_change_a_result_is_reported(text: str, rule: str) -> None:
     assert rules_in(text) == [rule]
+
+
+@pytest.mark.parametrize(("again", "severity"), [("random.Random(3)", "may differ"), ("random.Random()", "differs")])
+def test_an_unseeded_generator_that_is_replaced_by_a_seeded_one_may_differ(again: str, severity: str) -> None:
+    text = (
+        "import random\n\nclass Shards:\n    def __init__(self):\n        self.rng = random.Random()\n\n"
+        f"    def __iter__(self):\n        if self.fixed:\n            self.rng = {again}\n        yield self.rng.random()\n"
+    )
+    first = lint_text(Source("program.py", text), None)[0]
+    assert (first.rule, first.line, first.severity.value) == ("generator-unseeded", 5, severity)
 
 
 def test_a_suppression_hides_its_rule_and_an_unused_one_is_reported() -> None:

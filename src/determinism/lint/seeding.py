@@ -84,10 +84,13 @@ def _is_demonstration(text: Text) -> bool:
     body = text.module.tree.body
     parts = [one for one in body if isinstance(one, ast.If) and "__main__" in ast.unparse(one.test)]
     has_definitions = any(isinstance(one, ast.ClassDef | Function) for one in body)
+    has_classes = any(isinstance(one, ast.ClassDef) for one in body)
     calls_functions = all(
         isinstance(one, ast.Expr)
         and isinstance(one.value, ast.Call)
         and last_part(one.value.func) in text.program.functions
+        # A file of models often ends with a call of `test()`, which prints the shape of an output.
+        and not (has_classes and last_part(one.value.func).startswith("test") and not given_to(one.value))
         for part in parts
         for one in part.body
     )
@@ -239,7 +242,11 @@ def of_values(text: Text) -> Iterator[Finding]:
             if name != "numpy.random.Generator" and not _is_harmless(text, node):
                 fix = _seed_argument(text, node) if not given and _runs_once(text, node) else None
                 message = f"{name} is created without a seed, so it starts from random bytes of the operating system."
-                yield text.finding("generator-unseeded", Severity.DIFFERS, message, node, fix)
+                again = _replaced_at(text, node)
+                if again is not None:
+                    message = f"{message} Runs may differ, unless line {again} always replaces it by one with a seed."
+                severity = Severity.DIFFERS if again is None else Severity.MAY_DIFFER
+                yield text.finding("generator-unseeded", severity, message, node, fix)
             continue
         if (
             name in ("random.seed", "numpy.random.seed", "torch.seed", "torch.cuda.seed", "torch.random.seed")
@@ -347,6 +354,23 @@ def _is_harmless(text: Text, node: ast.Call) -> bool:
     if any(isinstance(one, ast.Attribute) and one.attr in ("seed", "setstate") for one in calls):
         return True
     return bool(uses) and all(_is_only_shown(text, one) for one in uses)
+
+
+def _replaced_at(text: Text, node: ast.Call) -> int | None:
+    """Return the line that assigns a generator with a seed to the same attribute; None if there is none."""
+    holder = text.module.parents.get(node)
+    if not isinstance(holder, ast.Assign) or not isinstance(holder.targets[0], ast.Attribute):
+        return None
+    for one in text.module.nodes:
+        if isinstance(one, ast.Assign) and isinstance(one.value, ast.Call) and one is not holder:
+            is_seeded = text.module.dotted(one.value.func) in GENERATORS and any(map(_is_value, given_to(one.value)))
+            if is_seeded and ast.unparse(one.targets[0]) == ast.unparse(holder.targets[0]):
+                return one.lineno
+    return None
+
+
+def _is_value(node: ast.expr) -> bool:
+    return not is_none(node)
 
 
 def _is_only_shown(text: Text, use: ast.AST) -> bool:
