@@ -531,6 +531,7 @@ def test_an_unparsable_file_is_a_finding_and_does_not_stop_lint(tmp_path: Path) 
     (tmp_path / "other.py").write_text("x = list({'a', 'b'})[0]\n")
     found = lint(LintRequest((str(tmp_path),))).findings
     assert [one.rule for one in found] == ["unparsable", "unparsable", "hash-order"]
+    assert [one.severity.value for one in found] == ["not examined", "not examined", "differs"]
 
 
 LOOKUP = """

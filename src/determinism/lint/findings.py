@@ -26,6 +26,8 @@ class Severity(StrEnum):
     ON_RESUME = "costs reproducibility on resume"
     REPEATS = "repeats numbers"
     """Runs are the same, but numbers that should be different are the same, too."""
+    NOT_EXAMINED = "not examined"
+    """The file could not be read."""
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,7 @@ def _code(source: str | list[str]) -> str:
 def unparsable(file: str, reason: str, line: int = 1, column: int = 1, code: str = "") -> Finding:
     """Return the only finding of a file that cannot be parsed."""
     message = f"The file cannot be parsed ({reason}), so it was not checked."
-    return Finding("unparsable", Severity.MAY_DIFFER, message, file, line, column, code)
+    return Finding("unparsable", Severity.NOT_EXAMINED, message, file, line, column, code)
 
 
 def _suppressions(text: str) -> Iterator[tuple[int, int, frozenset[str] | None]]:
