@@ -24,7 +24,6 @@ from determinism.diagnose.program_flow import (
     Program,
     fixes_hashes,
     read_program,
-    recorded_lines,
 )
 from determinism.diagnose.program_text import LIBRARY_SEED, library_evidence, library_sites
 from determinism.diagnose.sources import ANSWERED, Source, use_text
@@ -35,7 +34,7 @@ from determinism.knowledge.query import entries_for
 from determinism.op_semantics import OpSemantics, framework_of
 from determinism.run_spec import FixedSource
 from determinism.trace.process import Trace
-from determinism.trace.schema import STEP_OP, Frame
+from determinism.trace.schema import STEP_OP, Frame, Table
 from determinism.types import Kind
 
 
@@ -598,6 +597,21 @@ def _evidence(divergence: Divergence) -> tuple[str, ...]:
 _MOST_FRAMES = 4
 _OUTSIDE = frozenset({Kind.DATA, Kind.ARGUMENT, Kind.STRUCTURE, Kind.ORDER})
 """Kinds of divergence that begin outside the framework, where the text can show the origin."""
+
+
+def recorded_lines(divergence: Divergence, traces: Sequence[Trace]) -> dict[str, set[tuple[int, str]]]:
+    """Return the lines of the program that were recorded, by file: number and code of each.
+
+    Args:
+        divergence: Where the runs first differ.
+        traces: The traces of the runs.
+    """
+    processes = traces[0].processes if traces else ()
+    recorded = [one.names.frame(text) for one in processes for text in one.names.texts(Table.FRAME)]
+    lines: dict[str, set[tuple[int, str]]] = {}
+    for frame in [*divergence.stack, *recorded]:
+        lines.setdefault(frame.file, set()).add((frame.line, frame.code))
+    return lines
 
 
 def likely_hypotheses(comparison: Comparison, traces: Sequence[Trace]) -> list[Hypothesis]:

@@ -277,36 +277,6 @@ def given_back(function: Function) -> Iterator[ast.expr]:
             yield node.value
 
 
-def added_to(node: ast.AST, function: Function, start: ast.Call) -> Iterator[str]:
-    """Yield the names by which other code knows what a statement of a function that runs in a thread adds to.
-
-    Args:
-        node: The statement, or an expression.
-        function: The function, which runs in a thread.
-        start: The call that starts the thread, and passes arguments.
-    """
-    target: ast.expr | None = node.target if isinstance(node, ast.AugAssign) else None
-    is_name = isinstance(target, ast.Name)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in FILLING - {"put"}:
-        target = node.func.value
-    while isinstance(target, ast.Subscript):
-        target = target.value
-    if isinstance(target, ast.Attribute):
-        yield target.attr
-    if not isinstance(target, ast.Name):
-        return
-    if target.id in parameters(function):
-        passed = next((one.value for one in start.keywords if one.arg == "args"), None)
-        given = passed.elts if isinstance(passed, ast.Tuple | ast.List) else start.args[1:]
-        position = parameters(function).index(target.id)
-        yield from (last_part(one) for one in given[position : position + 1] if last_part(one))
-        return
-    declared = {name for one in within(function) if isinstance(one, ast.Global | ast.Nonlocal) for name in one.names}
-    is_own = not is_name and target.id in bindings_of(function)[1]
-    if target.id in declared or not (is_name or is_own):
-        yield target.id
-
-
 # What the text of a command or a query reveals about its answer.
 
 _AT_RANDOM = re.compile(

@@ -12,15 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from determinism.comparison.divergence import Divergence
 from determinism.diagnose.parsed_module import (
     FILLING,
     Function,
     Module,
     Scope,
-    added_to,
     asks_at_random,
     assigned,
+    bindings_of,
     given_back,
     given_to,
     gives_numbers,
@@ -32,8 +31,7 @@ from determinism.diagnose.parsed_module import (
     within,
 )
 from determinism.probes.rewrite import IGNORES_ORDER
-from determinism.trace.process import Trace
-from determinism.trace.schema import Frame, Table
+from determinism.trace.schema import Frame
 
 _MOST_LOOKED_AT = 3000
 """The most expressions visited on the way back."""
@@ -161,21 +159,6 @@ def draws_from_numpy(module: Module, call: ast.Call) -> bool:
 
 
 # The program's files together, and what an expression in one of them goes back to.
-
-
-def recorded_lines(divergence: Divergence, traces: Sequence[Trace]) -> dict[str, set[tuple[int, str]]]:
-    """Return the lines of the program that were recorded, by file: number and code of each.
-
-    Args:
-        divergence: Where the runs first differ.
-        traces: The traces of the runs.
-    """
-    processes = traces[0].processes if traces else ()
-    recorded = [one.names.frame(text) for one in processes for text in one.names.texts(Table.FRAME)]
-    lines: dict[str, set[tuple[int, str]]] = {}
-    for frame in [*divergence.stack, *recorded]:
-        lines.setdefault(frame.file, set()).add((frame.line, frame.code))
-    return lines
 
 
 _MOST_FILES = 60
@@ -502,7 +485,7 @@ class Program:
             found = self._threads_add_to[module.file] = {}
             for call, function in self._run_by_several_threads(module):
                 for node in within(function):
-                    for name in added_to(node, function, call):
+                    for name in _added_to(node, function, call):
                         found.setdefault(name, node)  # type: ignore[arg-type]
         return self._threads_add_to[module.file]
 
@@ -760,6 +743,36 @@ def _is_repeated(module: Module, call: ast.Call) -> bool:
             return True
         at = parent
     return last_part(call.func) in _REPEATING
+
+
+def _added_to(node: ast.AST, function: Function, start: ast.Call) -> Iterator[str]:
+    """Yield the names by which other code knows what a statement of a function adds to.
+
+    Args:
+        node: The statement, or an expression.
+        function: The function, which runs in a thread.
+        start: The call that starts the thread, and passes arguments.
+    """
+    target: ast.expr | None = node.target if isinstance(node, ast.AugAssign) else None
+    is_name = isinstance(target, ast.Name)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in FILLING - {"put"}:
+        target = node.func.value
+    while isinstance(target, ast.Subscript):
+        target = target.value
+    if isinstance(target, ast.Attribute):
+        yield target.attr
+    if not isinstance(target, ast.Name):
+        return
+    if target.id in parameters(function):
+        passed = next((one.value for one in start.keywords if one.arg == "args"), None)
+        given = passed.elts if isinstance(passed, ast.Tuple | ast.List) else start.args[1:]
+        position = parameters(function).index(target.id)
+        yield from (last_part(one) for one in given[position : position + 1] if last_part(one))
+        return
+    declared = {name for one in within(function) if isinstance(one, ast.Global | ast.Nonlocal) for name in one.names}
+    is_own = not is_name and target.id in bindings_of(function)[1]
+    if target.id in declared or not (is_name or is_own):
+        yield target.id
 
 
 def _uses_letters(node: ast.AST | None) -> bool:

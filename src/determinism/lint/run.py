@@ -23,8 +23,9 @@ from pathlib import Path
 
 from determinism.comparison.result import Comparison
 from determinism.diagnose.experiments import SEEDED_LIBRARIES, Hypothesis
+from determinism.diagnose.hypotheses import recorded_lines
 from determinism.diagnose.parsed_module import Module
-from determinism.diagnose.program_flow import Program, recorded_lines
+from determinism.diagnose.program_flow import Program
 from determinism.errors import UsageError
 from determinism.lint import frameworks, memory, order, outside, seeding
 from determinism.lint.findings import Finding, Severity, Text, rules
