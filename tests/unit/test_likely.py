@@ -381,6 +381,8 @@ def test_a_seed_that_keras_draws_is_explained_by_pythons_generator(
     for seed in ("random.seed(0)", "keras.utils.set_random_seed(0)"):
         assert likely(tmp_path, f"import random\n{seed}\n{text}", outputs=outputs)[0] == []
     assert likely(tmp_path, text.replace("keras", "torch"), outputs=outputs)[0] == []
+    within = text.replace("import keras", "import tensorflow as tf").replace("keras.", "tf.keras.")
+    assert likely(tmp_path, within, outputs=outputs)[0] == found
 
 
 @pytest.mark.parametrize(

@@ -748,7 +748,7 @@ _KERAS_SEEDS = ("uint32", "int64", "int32")
 def _of_keras(divergence: Divergence, program: Program) -> list[Hypothesis]:
     """Explain a seed that no line made by Keras, which draws two whole numbers from Python's generator for each layer."""
     is_seed = any(output.shape == (2,) and output.dtype in _KERAS_SEEDS for output in divergence.outputs)
-    if not is_seed or not program.imports("keras") or program.seedings("random"):
+    if not is_seed or not program.uses_keras() or program.seedings("random"):
         return []
     evidence = "Keras takes its seeds from Python's generator, and no recorded file of the program seeds that."
     seeded = Intervention.fix("python-seed")

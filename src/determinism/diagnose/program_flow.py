@@ -247,9 +247,13 @@ class Program:
             or module.dotted(call.func) == "determinism.seed" or module.dotted(call.func) == "determinism.enable"
         ]  # fmt: skip
 
-    def imports(self, package: str) -> bool:
-        """Whether any file imports a package, or from it."""
-        return any(package in module.packages for module in self._modules)
+    def uses_keras(self) -> bool:
+        """Whether any file uses Keras, by itself or as a part of TensorFlow."""
+        nodes = ((module, node) for module in self._modules for node in module.nodes)
+        return any("keras" in module.packages for module in self._modules) or any(
+            isinstance(node, ast.Attribute) and module.dotted(node).startswith("tensorflow.keras")
+            for module, node in nodes
+        )
 
     def names_seeding(self, library: str) -> bool:
         """Whether a function that seeds a library's global generator is named anywhere, such as in a list of functions to call."""
