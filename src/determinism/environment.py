@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from importlib import metadata
 from itertools import takewhile
@@ -197,6 +197,11 @@ _OF_THREADS = (
     "variable OMP_",
     "variable KMP_",
 )
+
+
+def fixes_hashes(environ: Mapping[str, str]) -> bool:
+    """Whether strings have the same hashes in each run started with these variables."""
+    return environ.get("PYTHONHASHSEED", "random").isdigit()
 
 
 def part_of(name: str) -> Part:

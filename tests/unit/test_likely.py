@@ -366,6 +366,8 @@ def test_an_unseeded_generator_is_likely_missing_its_seed(tmp_path: Path) -> Non
     assert named(tmp_path, own, Kind.RNG, **draws) == (None, False)
     passed_on = text.replace("import torch\n", "import torch\n    for seed in (torch.manual_seed,): seed(0)\n")
     assert named(tmp_path, passed_on, Kind.RNG, **draws) == (None, False)
+    unused = text.replace("import torch\n", "import torch\n    def seed_all():\n        torch.manual_seed(0)\n")
+    assert named(tmp_path, unused, Kind.RNG, **draws) == ("seed-missing-torch", True)
     varies = text.replace("import torch\n", "import os, torch\n    torch.manual_seed(os.getpid())  # origin\n")
     assert named(tmp_path, varies, Kind.RNG, **draws) == ("seed-varies", True)
 
@@ -439,7 +441,11 @@ def test_a_generator_of_its_own_is_not_explained_by_the_seed_of_the_global_one(t
 
 @pytest.mark.parametrize(
     ("call", "causes"),
-    [("", []), ("prepare(0)", ["seed-varies"]), ("pool(initializer=prepare)", ["seed-varies"])],
+    [
+        ("", ["seed-missing-numpy"]),
+        ("prepare(0)", ["seed-varies"]),
+        ("pool(initializer=prepare)", ["seed-varies"]),
+    ],
 )
 def test_a_seed_that_a_function_sets_matters_only_if_something_names_the_function(
     call: str, causes: list[str], tmp_path: Path

@@ -22,12 +22,11 @@ from determinism.diagnose.parsed_module import given_to
 from determinism.diagnose.program_flow import (
     Found,
     Program,
-    fixes_hashes,
     read_program,
 )
 from determinism.diagnose.program_text import LIBRARY_SEED, library_evidence, library_sites
 from determinism.diagnose.sources import ANSWERED, Source, use_text
-from determinism.environment import CHOICE_OF_KERNEL, EnvironmentDifference
+from determinism.environment import CHOICE_OF_KERNEL, EnvironmentDifference, fixes_hashes
 from determinism.factors.catalog import FACTORS
 from determinism.knowledge.entries import op_at
 from determinism.knowledge.query import entries_for
@@ -748,7 +747,7 @@ _KERAS_SEEDS = ("uint32", "int64", "int32")
 def _of_keras(divergence: Divergence, program: Program) -> list[Hypothesis]:
     """Explain a seed that no line made by Keras, which draws two whole numbers from Python's generator for each layer."""
     is_seed = any(output.shape == (2,) and output.dtype in _KERAS_SEEDS for output in divergence.outputs)
-    if not is_seed or not program.uses_keras() or program.seedings("random"):
+    if not is_seed or not program.names_keras() or program.seedings("random"):
         return []
     evidence = "Keras takes its seeds from Python's generator, and no recorded file of the program seeds that."
     seeded = Intervention.fix("python-seed")

@@ -10,6 +10,7 @@ import os
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from determinism.diagnose.parsed_module import (
@@ -133,11 +134,6 @@ class Found:
         return Frame(self.file, self.line, self.function, self.code)
 
 
-def fixes_hashes(environ: Mapping[str, str]) -> bool:
-    """Whether strings have the same hashes in each run started with these variables."""
-    return environ.get("PYTHONHASHSEED", "random").isdigit()
-
-
 def is_given_generator(call: ast.Call) -> bool:
     """Whether a call is given a generator or a seed by a keyword that names one."""
     names = ("generator", "seed", "rng", "random_state")
@@ -236,8 +232,8 @@ class Program:
                         self.attributes.setdefault(target.attr, []).append((module, value))
 
     def seedings(self, library: str) -> list[tuple[Module, ast.Call]]:
-        """Return the calls that seed a library's global generator."""
-        return [
+        """Return the calls that seed a library's global generator, but for those in functions that nothing calls."""
+        seeding = [
             (module, call)
             for calls in self.callers.values()
             for module, call in calls
@@ -246,19 +242,21 @@ class Program:
             or (last_part(call.func) in SEED_ALL.difference(self.functions) and module.dotted(call.func) not in SEEDS["tensorflow"])
             or module.dotted(call.func) == "determinism.seed" or module.dotted(call.func) == "determinism.enable"
         ]  # fmt: skip
+        return [(module, call) for module, call in seeding if not self._is_never_called(module, module.scope_of(call))]
 
-    def uses_keras(self) -> bool:
-        """Whether any file uses Keras, by itself or as a part of TensorFlow."""
-        nodes = ((module, node) for module in self._modules for node in module.nodes)
-        return any("keras" in module.packages for module in self._modules) or any(
-            isinstance(node, ast.Attribute) and module.dotted(node).startswith("tensorflow.keras")
-            for module, node in nodes
-        )
+    def names_keras(self) -> bool:
+        """Whether any file names Keras, by itself or as a part of TensorFlow."""
+        return any("keras" in line for module in self._modules for line in module.lines)
 
     def names_seeding(self, library: str) -> bool:
-        """Whether a function that seeds a library's global generator is named anywhere, such as in a list of functions to call."""
-        nodes = ((module, node) for module in self._modules for node in module.nodes)
-        return any(isinstance(node, ast.Attribute) and module.dotted(node) in SEEDS[library] for module, node in nodes)
+        """Whether a function that seeds a library's global generator is named but not called, such as in a list of functions to call."""
+        return any(
+            isinstance(node, ast.Attribute)
+            and module.dotted(node) in SEEDS[library]
+            and getattr(module.parents.get(node), "func", None) is not node
+            for module in self._modules
+            for node in module.nodes
+        )
 
     def statement_at(self, file: str, line: int, *, conditions: bool) -> Iterator[_Node]:
         """Yield the expressions of the smallest statement at a line, and of the conditions that guard it if these matter."""
@@ -435,8 +433,6 @@ class Program:
         self._is_in_seed = True
         try:
             for owner, call in self.seedings("numpy" if library == "numpy.random" else "random"):
-                if self._is_never_called(owner, owner.scope_of(call)):
-                    continue
                 if self.back_from([(owner, value) for value in given_to(call)]) is not None:
                     frame = owner.frame(call)
                     return Found("seed-value", frame.file, frame.line, frame.function, frame.code)
@@ -448,8 +444,13 @@ class Program:
         """Whether a scope is a function of the module that nothing names, and that no decorator or class hands to others."""
         if not isinstance(scope, Function) or scope.decorator_list or module.parents.get(scope) is not module.tree:
             return False
-        nodes = (node for one in self._modules for node in one.nodes)
-        return not any(isinstance(node, ast.Name | ast.Attribute) and last_part(node) == scope.name for node in nodes)
+        return scope.name not in self._named
+
+    @cached_property
+    def _named(self) -> frozenset[str]:
+        """All names that the program uses, attributes among them."""
+        nodes = (node for module in self._modules for node in module.nodes)
+        return frozenset(last_part(node) for node in nodes if isinstance(node, ast.Name | ast.Attribute))
 
     def _changed_by_threads(self, module: Module, node: ast.AST) -> Found | None:
         """Return the line where several threads change what an expression names, in no fixed order; None if there is none."""

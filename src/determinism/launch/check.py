@@ -31,8 +31,8 @@ from determinism.diagnose.experiments import (
 )
 from determinism.diagnose.hypotheses import likely_hypotheses
 from determinism.diagnose.investigation import Investigation, likely_causes_left
-from determinism.diagnose.program_flow import fixes_hashes
 from determinism.diagnose.sources import differing_sources, seeding_calls, unprobed_modules
+from determinism.environment import fixes_hashes
 from determinism.errors import DeterminismError, LaunchError, UsageError, exit_phrase
 from determinism.factors.catalog import Action, obstacle, perturbed_variables
 from determinism.launch.enabling_child import ENTROPY_PREFIX
