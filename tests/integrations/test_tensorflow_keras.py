@@ -102,7 +102,7 @@ def test_only_missing_and_late_seeds_are_reported() -> None:
     tf.random.set_seed(None)
     model = model_of()
     (said,) = fitted(DeterminismCallback(seed=1), model)
-    assert "built before DeterminismCallback was made" in said
+    assert "built before DeterminismCallback was created" in said
     assert fitted(DeterminismCallback(seed=1), model_of()) == []
     scramble()
     tf.random.set_seed(None)
