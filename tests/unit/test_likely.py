@@ -437,6 +437,8 @@ def test_a_generator_of_its_own_is_not_explained_by_the_seed_of_the_global_one(t
     assert named(tmp_path, text) == ("generator-unseeded", True)
     seeded = text.replace("default_rng()", "default_rng(0)")
     assert named(tmp_path, seeded) == (None, False)
+    of_the_system = text.replace("np.random.default_rng()", "random.SystemRandom()").replace("np.random", "random")
+    assert named(tmp_path, of_the_system.replace("import time", "import random, time")) == ("entropy", True)
 
 
 @pytest.mark.parametrize(

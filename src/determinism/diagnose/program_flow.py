@@ -72,7 +72,7 @@ GENERATORS = (
 )  # fmt: skip
 """Calls that make a generator, which starts from the operating system unless a seed is given."""
 NOT_DRAWS = frozenset({
-    "seed", "get_state", "set_state", "getstate", "setstate", "Generator", "SeedSequence", "PCG64", "Philox", "MT19937",
+    "seed", "get_state", "set_state", "getstate", "setstate", "Generator", "SeedSequence", "PCG64", "Philox", "MT19937", "SystemRandom",
 })  # fmt: skip
 _SCIKIT_LEARN = frozenset({
     "train_test_split", "shuffle", "resample", "RandomForestClassifier", "RandomForestRegressor", "ExtraTreesClassifier", "ExtraTreesRegressor",
@@ -426,7 +426,7 @@ class Program:
         library, _, draw = module.dotted(node.func).rpartition(".") if isinstance(node, ast.Call) else ("", "", "")
         if isinstance(node, ast.Call) and draws_from_numpy(module, node):
             library = "numpy.random"
-        # What makes a generator of its own does not use the global one, however that is seeded.
+        # A call that creates its own generator does not draw from the global one, however that is seeded.
         is_draw = library in ("numpy.random", "random") and draw not in NOT_DRAWS
         if not is_draw or f"{library}.{draw}" in GENERATORS or self._is_in_seed:
             return None
