@@ -79,6 +79,46 @@ class _Forks:
         self._num_children = 0
 
 
+_POOLS = (
+    "multiprocessing.pool",
+    "concurrent.futures.process",
+    "loky.process_executor",
+    "joblib.externals.loky.process_executor",
+    "multiprocess.pool",
+    "billiard.pool",
+)
+"""Modules with the functions that the processes of a pool run: those of Python, loky, joblib, pathos and Celery."""
+
+
+def takes_tasks() -> bool:
+    """Whether this process belongs to a pool, where timing decides which process gets a task."""
+    module = sys.modules.get("multiprocessing.process")
+    target = getattr(module.current_process(), "_target", None) if module is not None else None
+    return getattr(target, "__module__", None) in _POOLS or _ray_name() == _RAY_TASKS
+
+
+_RAY_TASKS, _RAY_ACTOR = "RayProcess-1", "RayActorProcess-1"
+
+
+def _ray_name() -> str | None:
+    """Return the name of a process in which Ray runs tasks or an actor; None in other processes, and before it runs one.
+
+    Source: `ray.get_runtime_context`, of Ray 2.60 (2026-11).
+    """
+    ray = sys.modules.get("ray")
+    try:
+        # Without this check, some versions of Ray would start a cluster.
+        if ray is None or not ray.is_initialized():
+            return None
+        context = ray.get_runtime_context()
+        if context.get_task_id() is None:
+            return None
+        return _RAY_TASKS if context.get_actor_id() is None else _RAY_ACTOR
+    except Exception:
+        # Ray is another project: whatever changed in it must not end the program.
+        return None
+
+
 def own_name(parent_key: str) -> str | None:
     """Return the name of this process among its siblings; None if it has none.
 
@@ -89,7 +129,7 @@ def own_name(parent_key: str) -> str | None:
     # The children of a rank inherit its variables.
     if launched is not None and launched[0] not in parent_key.split("."):
         return launched[0]
-    name = _multiprocessing_name()
+    name = _ray_name() or _multiprocessing_name()
     # A child of `os.fork` keeps its parent's name.
     if _forks.own_name is not None and name == _forks.name_of_parent:
         return _forks.own_name

@@ -52,8 +52,9 @@ class SubshellThread(Heartbeat):
 """
 
 
-def test_threads_that_serve_a_notebook_are_not_threads_of_the_program() -> None:
-    kernel: dict[str, Any] = {"__name__": "ipykernel.threads"}
+@pytest.mark.parametrize("module", ["ipykernel.threads", "ray._private.gc_collect_manager"])
+def test_threads_of_a_service_are_not_threads_of_the_program(module: str) -> None:
+    kernel: dict[str, Any] = {"__name__": module}
     exec(KERNEL, kernel)
     served = kernel["IOPubThread"]()
     heartbeat, subshell = kernel["Heartbeat"](name="Heartbeat"), kernel["SubshellThread"](name="subshell")

@@ -6,10 +6,13 @@ import json
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ProcessPoolExecutor
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from determinism.process_name import own_name, world_size
+from determinism.process_name import own_name, takes_tasks, world_size
 
 
 def printed(program: str) -> list[str]:
@@ -104,3 +107,45 @@ def test_a_process_has_the_name_that_its_launcher_gives_it(launcher: str, monkey
     assert (own_name("main"), world_size()) == (name, size)
     # Its children inherit the variables.
     assert own_name(f"main.{name}") is None
+
+
+def ray(task: str | None, actor: str | None = None) -> Any:
+    context = SimpleNamespace(get_task_id=lambda: task, get_actor_id=lambda: actor)
+    return SimpleNamespace(is_initialized=lambda: True, get_runtime_context=lambda: context)
+
+
+def must_not_begin() -> Any:
+    raise AssertionError("Ray would start a cluster")
+
+
+RAY = {
+    "a task": (ray("7a"), "RayProcess-1", True),
+    "an actor": (ray("7a", "0c"), "RayActorProcess-1", False),
+    "the program that started Ray": (ray(None), None, False),
+    "a program that only imported Ray": (
+        SimpleNamespace(is_initialized=lambda: False, get_runtime_context=must_not_begin), None, False,
+    ),
+    "a module of that name that is not Ray": (SimpleNamespace(), None, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", RAY)
+def test_a_process_in_which_ray_runs_something_is_named_by_what_it_runs(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, name, is_of_pool = RAY[where]
+    monkeypatch.setitem(sys.modules, "ray", module)
+    monkeypatch.setattr("determinism.process_name._launched", lambda: None)
+    assert (own_name("main"), takes_tasks()) == (name, is_of_pool)
+
+
+def test_only_the_processes_of_a_pool_take_tasks() -> None:
+    with ProcessPoolExecutor(1) as pool:
+        assert (pool.submit(takes_tasks).result(), takes_tasks()) == (True, False)
+
+
+def test_a_process_of_loky_takes_tasks() -> None:
+    from joblib.externals import loky
+
+    with loky.ProcessPoolExecutor(1) as pool:
+        assert pool.submit(takes_tasks).result()

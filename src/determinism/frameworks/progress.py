@@ -257,30 +257,32 @@ class RecordingGuard:
 
 
 _MOST_NAMED = 8
-_KERNEL_PACKAGES = frozenset({"ipykernel", "IPython", "zmq", "jupyter_client", "tornado", "debugpy", "_pydevd_bundle"})
-"""Packages of a notebook's kernel and its debugger, which run threads of their own."""
+_SERVICES = frozenset(
+    {"ipykernel", "IPython", "zmq", "jupyter_client", "tornado", "debugpy", "_pydevd_bundle", "ray", "tqdm", "wandb"}
+)
+"""Packages with threads that do not compute for the program: a notebook's kernel and its debugger, Ray, tqdm, wandb."""
 _RUNS_CELLS = frozenset({"SubshellThread"})
 """Classes of kernel threads that run the user's code, from ipykernel 7 on."""
 
 
 def program_threads(recorded: Container[int | None]) -> list[str]:
-    """Names of the program's running threads that are not recorded; threads that serve a notebook are not the program's.
+    """Names of the program's running threads that are not recorded; threads of services, such as a notebook's kernel, are not.
 
     Args:
         recorded: Identifiers of the threads that are recorded.
     """
     return [
-        thread.name for thread in threading.enumerate() if thread.ident not in recorded and not _serves_notebook(thread)
+        thread.name for thread in threading.enumerate() if thread.ident not in recorded and not _is_of_service(thread)
     ]
 
 
-def _serves_notebook(thread: threading.Thread) -> bool:
+def _is_of_service(thread: threading.Thread) -> bool:
     if type(thread).__name__ in _RUNS_CELLS:
         return False
     # A thread that has ended no longer has its target.
     target = getattr(thread, "_target", None)
     modules = (type(thread).__module__, str(getattr(target, "__module__", "")))
-    return any(module.partition(".")[0] in _KERNEL_PACKAGES for module in modules)
+    return any(module.partition(".")[0] in _SERVICES for module in modules)
 
 
 def note_earlier_threads(writer: ProcessWriter, names: Sequence[str]) -> None:

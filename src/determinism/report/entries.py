@@ -332,7 +332,7 @@ def _cause_entries(content: Document) -> Iterator[Entry]:
     for number, text in enumerate(possible[:MOST_POSSIBLE]):
         yield Entry(text, "" if number else "possible causes", Section.CAUSE)
     if len(possible) > MOST_POSSIBLE:
-        yield Entry(f"and {counted(len(possible) - MOST_POSSIBLE, 'more')}", section=Section.CAUSE)
+        yield Entry(f"and {len(possible) - MOST_POSSIBLE:,} more", section=Section.CAUSE)
 
 
 def _is_alternative(fix: Document, fixes: Sequence[Document]) -> bool:

@@ -31,12 +31,11 @@ from determinism.frameworks.torch.ops import leave_alone
 from determinism.frameworks.torch.recorder import Recorder, Threads
 from determinism.frameworks.torch.tensor_bytes import is_plain, is_without_values, leaves, plain_parts
 from determinism.frameworks.wrapping import Undo, replace, wrap
+from determinism.process_name import takes_tasks
 from determinism.trace.schema import LOAD_OP, STEP_OP, Meaning
 from determinism.types import Phase, Role
 
 # The role of a child process in the program: a data loader's worker, a member of a pool, or an independent process.
-
-_POOLS = ("multiprocessing.pool", "concurrent.futures.process")
 
 
 class Part(NamedTuple):
@@ -59,9 +58,7 @@ def part_of_program() -> Part:
     worker = get_worker_info()
     if worker is not None:
         return Part("worker", f"worker-{worker.id}")
-    module = sys.modules.get("multiprocessing.process")
-    target = getattr(module.current_process(), "_target", None) if module is not None else None
-    return Part("pool" if getattr(target, "__module__", None) in _POOLS else "process", None)
+    return Part("pool" if takes_tasks() else "process", None)
 
 
 # Records every batch when a `DataLoader` yields it.
