@@ -104,6 +104,13 @@ def test_a_possible_cause_is_not_the_answer() -> None:
     assert "  possible causes   The result depends on a hash, /p/read.py:2" in lines
 
 
+def test_of_many_possible_causes_the_first_three_are_named() -> None:
+    lines = lines_of(explained(*(cause(line=line, status=Status.POSSIBLE) for line in range(1, 9))))
+    first = next(number for number, line in enumerate(lines) if line.startswith("  possible causes"))
+    assert [line.split()[-1] for line in lines[first : first + 3]] == ["/p/read.py:1", "/p/read.py:2", "/p/read.py:3"]
+    assert lines[first + 3].split() == ["and", "5", "more"]
+
+
 def test_the_evidence_for_a_cause_is_a_detail() -> None:
     comparison = explained(cause(), fixes=(FIX,))
     for detail in ("Why.", "line read.py:2 fixed: All 3 runs were bit-identical. (3 runs)", "hash-value, confirmed"):
