@@ -206,6 +206,10 @@ _MADE_BY = {
 }
 """A seeded generator, by the function that makes or seeds a library's own; otherwise NumPy's newer one is used."""
 _NUMPY = ("numpy.random.default_rng(0)", "import numpy")
+_OBJECTS = {"sampler": ("optuna.samplers.TPESampler(seed=0)", "import optuna")}
+"""A seeded object, by the parameter that takes it. Optuna chooses this sampler for studies with one objective."""
+_OF_SEVERAL_OBJECTIVES = "directions"
+"""The parameter with which Optuna chooses another sampler."""
 _MOST_LINES = 3
 
 
@@ -224,6 +228,8 @@ def seeded_calls(text: ProgramText, source: Source) -> Change:
         call = text.at(led.site) if led.site.file == source.led_by[0].site.file else None
         if led.argument is None or not isinstance(call, ast.Call):
             continue
+        if led.argument in _OBJECTS and keyword_of(call, _OF_SEVERAL_OBJECTIVES) is not None:
+            raise Unfixable
         value, needed = _value(led.argument, source, text.loops_of(call))
         given = keyword_of(call, led.argument)
         if given is None:
@@ -240,6 +246,8 @@ def seeded_calls(text: ProgramText, source: Source) -> Change:
 
 def _value(argument: str, source: Source, loops: Sequence[_Loop]) -> tuple[str, str]:
     """Return what to pass for a parameter, and the import it needs: in a counting loop, a different seed each time."""
+    if argument in _OBJECTS:
+        return _OBJECTS[argument]
     if argument not in _GENERATORS:
         return (loops[0].counter if loops else None) or "0", ""
     library = ProgramText(Path(source.site.file).read_bytes(), source.site.file)
@@ -259,7 +267,7 @@ def seeded_again(source: Source) -> str | None:
         except (OSError, SyntaxError, ValueError, RecursionError):
             continue
         call = text.at(led.site)
-        if led.argument is None or led.argument in _GENERATORS or not isinstance(call, ast.Call):
+        if led.argument in (None, *_GENERATORS, *_OBJECTS) or not isinstance(call, ast.Call):
             continue
         loops = text.loops_of(call)
         if loops and loops[0].counter is None:

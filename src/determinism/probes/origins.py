@@ -20,6 +20,9 @@ from determinism.source_files import Owner, owner_of, owner_of_module
 SEED_PARAMETERS = ("seed", "random_state", "random_seed", "rng_seed", "base_seed", "rng", "generator")
 """Names of parameters that take a seed or a generator; the first that a function has is the one to pass."""
 
+_PARAMETERS = {("optuna.study.study", "create_study"): "sampler"}
+"""Parameters that take an object with a seed, by the module and name of the function."""
+
 _PLAIN = frozenset({str, bytes, int, float, complex, bool, type(None), type(...), range, slice, type, types.ModuleType})
 _CONTAINERS = (list, tuple, set, frozenset, deque)
 _MOST_OBJECTS = 300
@@ -205,7 +208,11 @@ class Origins:
 
     def _argument(self, site: str, asked: list[types.FrameType]) -> tuple[str | None, bool]:
         """The parameter that takes a seed, and whether the callee declares it itself or passes it on within `**keywords`."""
-        code = _code_of(self._callees.get(site))
+        callee = self._callees.get(site)
+        known = _PARAMETERS.get((getattr(callee, "__module__", ""), getattr(callee, "__name__", "")))
+        if known is not None:
+            return known, True
+        code = _code_of(callee)
         if code is None:
             return None, False
         for name in SEED_PARAMETERS:
