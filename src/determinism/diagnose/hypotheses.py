@@ -24,8 +24,7 @@ from determinism.diagnose.program_flow import (
     Program,
     read_program,
 )
-from determinism.diagnose.program_text import LIBRARY_SEED, library_evidence, library_sites
-from determinism.diagnose.sources import ANSWERED, Source, use_text
+from determinism.diagnose.sources import ANSWERED, LIBRARY_SEED, Source, library_evidence, library_sites, use_text
 from determinism.environment import CHOICE_OF_KERNEL, EnvironmentDifference, fixes_hashes
 from determinism.factors.catalog import FACTORS
 from determinism.knowledge.entries import op_at

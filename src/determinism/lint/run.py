@@ -247,7 +247,7 @@ def lint_text(source: Source, device: str | None = None, versions: Versions = ()
         versions: Versions of frameworks whose ops are checked; the default is the installed version.
     """
     try:
-        module = Module.parsed(source.file, source.text)
+        module = Module(source.file, source.text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None) or 1
         reason = getattr(error, "msg", None) or str(error) or type(error).__name__

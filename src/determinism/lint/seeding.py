@@ -452,15 +452,9 @@ def _unset_parameter(text: Text, node: ast.Call, name: ast.Name) -> Finding | No
     return None
 
 
-_REPEATS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-
-
 def _runs_once(text: Text, node: ast.AST) -> bool:
     """Whether a line runs only once; given a constant seed, each iteration of a loop and each call of a function would draw the same."""
-    at: ast.AST | None = node
-    while at is not None and not isinstance(at, (*_REPEATS, Function, ast.Lambda)):
-        at = text.module.parents.get(at)
-    return at is None
+    return isinstance(text.module.scope_of(node), ast.Module) and not text.module.loops_of(node)
 
 
 def _seed_argument(text: Text, call: ast.Call) -> Fix | None:
@@ -544,8 +538,9 @@ class _Keys:
             key = _key_name(call.args[0])
             if key is None:
                 continue
-            turns = _turns_around(self._text, call, statement)
-            line = used.get(key, call.lineno if turns and key.partition("[")[0] not in turns else None)
+            turns = [one.target for one in self._text.module.loops_of(call) if isinstance(one, ast.comprehension)]
+            names = {one.id for target in turns for one in ast.walk(target) if isinstance(one, ast.Name)}
+            line = used.get(key, call.lineno if turns and key.partition("[")[0] not in names else None)
             if line is not None:
                 where = "in each iteration" if line == call.lineno else f"at line {line} and here"
                 message = f"The key `{key}` is used {where}, so the same numbers are drawn. Split it for each use."
@@ -585,18 +580,6 @@ def _key_name(node: ast.expr) -> str | None:
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and isinstance(node.slice, ast.Constant):
         return f"{node.value.id}[{node.slice.value!r}]"
     return None
-
-
-def _turns_around(text: Text, call: ast.Call, statement: ast.stmt) -> set[str]:
-    """Return the names assigned by comprehensions around a call; empty if there are none."""
-    names: set[str] = set()
-    at: ast.AST = call
-    while at is not statement and (parent := text.module.parents.get(at)) is not None:
-        if isinstance(parent, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
-            targets = [one.target for one in parent.generators]
-            names |= {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)} or {""}
-        at = parent
-    return names
 
 
 # Workers of data loaders, each of which should draw its own numbers.
