@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from determinism.comparison.divergence import Diagnosis, Divergence, Evidence, Status
-from determinism.comparison.ordered import compare_processes, up_to_common_step
+from determinism.comparison.ordered import compare_common_steps
 from determinism.comparison.partners import alone
 from determinism.comparison.result import Comparison
 from determinism.diagnose.confirm import (
@@ -519,8 +519,8 @@ class FailFast:
             if self._ended.is_set() or not snapshot_live_trace(self._folder / PROCESSES_FOLDER / key, picture):
                 return False
             # Uses its own reader, since the first run is also read elsewhere.
-            whole = up_to_common_step(StoredProcess(self._first[key].folder), StoredProcess(picture))
-            return whole is not None and compare_processes(*whole).divergence is not None
+            processes = (StoredProcess(self._first[key].folder), StoredProcess(picture))
+            return compare_common_steps(*processes).divergence is not None
         except (TraceError, OSError):
             # The process is just starting or ending; the comparison after its end will report any real problem.
             return False
