@@ -57,10 +57,6 @@ def legible(text: str, encoding: str = "utf-8") -> str:
 
     This includes control characters, terminal sequences, line breaks, marks that reverse the direction of writing,
     surrogates, and characters that the output's encoding lacks.
-
-    Args:
-        text: Any string.
-        encoding: Encoding of the output.
     """
     # Most texts are printable, and some are megabytes long.
     shown = text if text.isprintable() else "".join(c if c.isprintable() else _escape(c) for c in text)
@@ -99,9 +95,6 @@ def ending_as_before(action: Callable[[], None]) -> None:
     Python ends with SIGINT, as shells expect, after an uncaught `KeyboardInterrupt`. It notes that in a flag which is
     cleared by running any source text, as the imports of an action do (`run_eval_code_obj` in `Python/pythonrun.c`):
     such a program would end with status 1.
-
-    Args:
-        action: The action.
     """
     is_interrupted = _is_ending_by_interrupt()
     try:

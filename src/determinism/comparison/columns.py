@@ -262,13 +262,7 @@ def generators_differ(chunks: RunPair[Chunk], rows: RunPair[Array]) -> Array:
 
 
 def outputs_differ(chunks: RunPair[Chunk], pairing: Pairing, canonical: Canonical) -> Array:
-    """For each entry of a pairing, whether it is a pair whose outputs differ; False for records without a partner.
-
-    Args:
-        chunks: Records of both processes.
-        pairing: Positions in them.
-        canonical: Numbers for names.
-    """
+    """For each entry of a pairing, whether it is a pair whose outputs differ; False for records without a partner."""
     paired = np.flatnonzero(pairing.are_pairs)
     differs = np.zeros(len(pairing.first), dtype=bool)
     rows = RunPair(pairing.first[paired], pairing.second[paired])

@@ -333,9 +333,6 @@ def _asked_from(process: ProcessTrace) -> int:
 def from_common_step(pair: ProcessPair) -> ProcessPair:
     """Cut both processes to start at the first step for which both have all records; unchanged if nothing is missing.
 
-    Args:
-        pair: The same process of two runs.
-
     Raises:
         TraceError: A trace is damaged.
     """
@@ -351,9 +348,6 @@ def from_common_step(pair: ProcessPair) -> ProcessPair:
 
 def ledgers_part(pairs: Sequence[ProcessPair]) -> LedgerParting | None:
     """Find where ledgers part in steps whose records one of the runs lacks; None if they do not, or that is unknown.
-
-    Args:
-        pairs: The processes of two runs.
 
     Raises:
         TraceError: A ledger is damaged.
@@ -378,13 +372,7 @@ def _parting(pair: ProcessPair) -> LedgerParting | None:
 
 
 def parted_before(comparison: Comparison, parting: LedgerParting, pairs: Sequence[ProcessPair]) -> Comparison:
-    """Conclude for runs whose ledgers part in steps without records.
-
-    Args:
-        comparison: The comparison so far.
-        parting: Where their ledgers part.
-        pairs: The processes of both.
-    """
+    """Conclude for runs whose ledgers part in steps without records."""
     groups = ", ".join(parting.groups[:-1]) + " and " * (len(parting.groups) > 1) + parting.groups[-1]
     pair = next(pair for pair in pairs if pair[0].key == parting.process)
     is_removed = any(process.num_removed and process.first_step > parting.step for process in pair)
@@ -425,11 +413,7 @@ def has_no_common_step(pair: ProcessPair) -> bool:
 
 
 def troubles(pairs: Sequence[ProcessPair]) -> Iterator[Trouble]:
-    """Yield why nothing is known about steps without records, although what is left is equal.
-
-    Args:
-        pairs: The processes of two runs.
-    """
+    """Yield why nothing is known about steps without records, although what is left is equal."""
     for pair in pairs:
         step = _first_common(pair)
         if not step:

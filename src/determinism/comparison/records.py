@@ -472,9 +472,6 @@ _MOST_LOOKED_AT = 2000
 def read_unwritten(process: ProcessTrace) -> str | None:
     """Find the first op that computed with memory that was never written, or with a copy of it, and its line.
 
-    Args:
-        process: The process in one run.
-
     Raises:
         TraceError: The trace is damaged.
     """

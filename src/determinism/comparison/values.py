@@ -332,10 +332,6 @@ _AGAIN = "Record both with `determinism record --values 64`"
 def with_values(comparison: Comparison, traces: Sequence[Trace]) -> Comparison:
     """Return a comparison extended by how far apart the values of its runs are.
 
-    Args:
-        comparison: The comparison of the runs.
-        traces: The traces of the same runs.
-
     Raises:
         TraceError: A trace cannot be read.
     """

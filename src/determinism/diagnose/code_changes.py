@@ -324,11 +324,7 @@ def chosen_by(module: Module, value: ast.expr, depth: int = 0) -> str | None:
 
 
 def seed_chosen_by(use: Source) -> str | None:
-    """Say who chooses the seed that a call sets; None if nobody else does, or it sets no seed.
-
-    Args:
-        use: The call.
-    """
+    """Say who chooses the seed that a call sets; None if nobody else does, or it sets no seed."""
     if use.source != "seed-value":
         return None
     module = Module.read(use.site.file)

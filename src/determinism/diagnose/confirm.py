@@ -51,12 +51,7 @@ MOST_BYTES = 256 << 20
 
 
 def executions(divergence: Divergence, traces: Sequence[Trace]) -> int:
-    """Return how often a divergence's op ran at its line, in its process of the run with the record; 1 if unknown.
-
-    Args:
-        divergence: The first divergence.
-        traces: The traces of the runs.
-    """
+    """Return how often a divergence's op ran at its line, in its process of the run with the record; 1 if unknown."""
     if divergence.kind is not Kind.OP or divergence.records_of >= len(traces):
         return 1
     keys = (divergence.stream or divergence.process,)

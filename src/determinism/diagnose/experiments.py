@@ -440,9 +440,6 @@ class ExperimentRunner(Protocol):
     def probe(self, intervention: Intervention) -> Trial:
         """Run the program twice with its sources noted.
 
-        Args:
-            intervention: What is changed about each run.
-
         Raises:
             BudgetSpent: There is no time left for it.
             LaunchError: The user stopped it.
@@ -643,11 +640,7 @@ def unexplained_text(left: Divergence | None, probed: Trial) -> str:
 
 
 def unseen_text(probed: Trial) -> str:
-    """Return sentences on the user's modules in which nothing could be noted, each after a space; may be empty.
-
-    Args:
-        probed: Runs with the sources noted.
-    """
+    """Return sentences on the user's modules in which nothing could be noted, each after a space; may be empty."""
     if probed.failure is not None:
         return f" What the program takes from outside could not be observed: {probed.failure.rstrip('.')}."
     named = [f" Nothing could be observed in {PurePath(one.file).name}: {one.reason}." for one in probed.unprobed]

@@ -37,11 +37,7 @@ from determinism.types import Kind
 
 
 def may_be_patched(op: str) -> bool:
-    """Whether `determinism.patch` replaces an op, as far as is known for PyTorch; for TensorFlow, only the framework itself knows.
-
-    Args:
-        op: Its name as in records.
-    """
+    """Whether `determinism.patch` replaces an op, as far as is known for PyTorch; for TensorFlow, only the framework itself knows."""
     if framework_of(op) == "tensorflow":
         return True
     return any(op_at(entry).patches for name in _names(op) for entry in entries_for(name, "torch"))
@@ -598,12 +594,7 @@ _OUTSIDE = frozenset({Kind.DATA, Kind.ARGUMENT, Kind.STRUCTURE, Kind.ORDER})
 
 
 def recorded_lines(divergence: Divergence, traces: Sequence[Trace]) -> dict[str, set[tuple[int, str]]]:
-    """Return the lines of the program that were recorded, by file: number and code of each.
-
-    Args:
-        divergence: Where the runs first differ.
-        traces: The traces of the runs.
-    """
+    """Return the lines of the program that were recorded, by file: number and code of each."""
     processes = traces[0].processes if traces else ()
     recorded = [one.names.frame(text) for one in processes for text in one.names.texts(Table.FRAME)]
     lines: dict[str, set[tuple[int, str]]] = {}
@@ -614,10 +605,6 @@ def recorded_lines(divergence: Divergence, traces: Sequence[Trace]) -> dict[str,
 
 def likely_hypotheses(comparison: Comparison, traces: Sequence[Trace]) -> list[Hypothesis]:
     """Return what most likely made two runs differ, judging by the records and the program's text.
-
-    Args:
-        comparison: The comparison of the runs.
-        traces: The traces of the same runs.
 
     Returns:
         Only the likeliest; none if nothing points to one.

@@ -363,10 +363,6 @@ class Program:
 
         Names of seeds and parameters are followed back to their assignments; alternatives that do not vary, such as a seed that
         the user passes, are left out.
-
-        Args:
-            module: The file.
-            value: What the seed is set to.
         """
         waiting = deque([value])
         seen: set[ast.expr] = set()

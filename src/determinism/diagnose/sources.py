@@ -52,11 +52,7 @@ class ProcessNotes:
 
 
 def unprobed_modules(folder: Path) -> list[Unprobed]:
-    """Return the user's modules in which nothing could be noted.
-
-    Args:
-        folder: With the notes of a run.
-    """
+    """Return the user's modules in which nothing could be noted."""
     return list(dict.fromkeys(one for key in sorted(process_keys(folder)) for one in read_notes(folder, key).unprobed))
 
 

@@ -130,11 +130,7 @@ class Progress:
         self.place[3] = -1
 
     def backward_begins(self, num_records: int) -> None:
-        """Note that an outermost backward begins.
-
-        Args:
-            num_records: Number of records so far.
-        """
+        """Note that an outermost backward begins."""
         if self.may_update_itself and self.place[3] < 0:
             self.place[3] = num_records
 
@@ -284,12 +280,7 @@ def _serves_notebook(thread: threading.Thread) -> bool:
 
 
 def note_earlier_threads(writer: ProcessWriter, names: Sequence[str]) -> None:
-    """Report threads that began before recording as one blind spot.
-
-    Args:
-        writer: Writer of this process.
-        names: Names of the threads.
-    """
+    """Report threads that began before recording as one blind spot."""
     if not names:
         return
     named = ", ".join(names[:_MOST_NAMED]) + (

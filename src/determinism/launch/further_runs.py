@@ -60,11 +60,7 @@ _WORTHWHILE = 0.8
 
 
 def default_budget(run_seconds: float) -> float:
-    """Return the seconds for further runs if the user gives none.
-
-    Args:
-        run_seconds: How long a run takes.
-    """
+    """Return the seconds for further runs if the user gives none."""
     return min(max(_BUDGET_RUNS * run_seconds, _LEAST_BUDGET), _MOST_BUDGET)
 
 
@@ -191,12 +187,7 @@ def _runs_up_to_the_difference(comparison: Comparison, step_seconds: float | Non
 
 
 def why_not_searched(comparison: Comparison, request: CheckRequest) -> str:
-    """Say why no further runs looked for the cause, then list the commands that request them, one per line.
-
-    Args:
-        comparison: Comparison of runs that differ.
-        request: How the runs were made.
-    """
+    """Say why no further runs looked for the cause, then list the commands that request them, one per line."""
     seconds = max(run.idle_seconds for run in comparison.runs)
     asked = "--no-explain" if request.explain is False else "--budget 0"
     reason = (
@@ -209,12 +200,7 @@ def why_not_searched(comparison: Comparison, request: CheckRequest) -> str:
 
 
 def search_commands(comparison: Comparison, request: CheckRequest) -> str:
-    """Return the commands that search for the cause, one per line, with their time limits.
-
-    Args:
-        comparison: Comparison of runs that differ.
-        request: How the runs were made.
-    """
+    """Return the commands that search for the cause, one per line, with their time limits."""
     seconds = max(run.idle_seconds for run in comparison.runs)
     first, whole = comparison.first_divergence, comparison.recorded.steps
     lines = [_search_command(request, default_budget(seconds))]
@@ -452,11 +438,7 @@ def _gets_from_children(trace: Trace) -> bool:
 
 
 def racy_work(trace: Trace) -> list[str]:
-    """Return the work in a run whose outcome depends on timing, as seen by the recorders.
-
-    Args:
-        trace: Trace of the run.
-    """
+    """Return the work in a run whose outcome depends on timing, as seen by the recorders."""
     return [str(word) for process in trace.processes for word in process.description.get("racy") or []]
 
 

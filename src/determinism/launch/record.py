@@ -201,11 +201,7 @@ _LEAST_ROOM = 1 << 20
 
 
 def not_recorded_reasons(folder: Path) -> list[str]:
-    """Return the reasons that processes of a run gave for not being recorded, most frequent first.
-
-    Args:
-        folder: The trace.
-    """
+    """Return the reasons that processes of a run gave for not being recorded, most frequent first."""
     return [reason for reason, _ in Counter(reason for _, reason in _notes(folder)).most_common()]
 
 
@@ -245,10 +241,6 @@ def _short(command: str) -> str:
 def require_recorded(folder: Path, exit_status: int) -> None:
     """Check that a run recorded something.
 
-    Args:
-        folder: The trace.
-        exit_status: How the program ended.
-
     Raises:
         LaunchError: It recorded nothing.
     """
@@ -276,11 +268,7 @@ def require_recorded(folder: Path, exit_status: int) -> None:
 
 
 def unrecorded_reason(folder: Path) -> str | None:
-    """Return why no process of a run recorded anything, and what to do; None if one did.
-
-    Args:
-        folder: The trace.
-    """
+    """Return why no process of a run recorded anything, and what to do; None if one did."""
     if any((folder / PROCESSES_FOLDER).glob(f"*/{PROCESS_FILE}")):
         return None
     reasons = not_recorded_reasons(folder) or _reasons_of_hidden(folder)

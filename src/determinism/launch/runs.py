@@ -298,10 +298,6 @@ def end_search_early(
 def without_traces(comparison: Comparison, output: OutputFolder) -> Comparison:
     """Remove the traces of a check's runs from its folder, and the folder itself if nothing else is in it.
 
-    Args:
-        comparison: Of the runs.
-        output: The folder.
-
     Returns:
         The comparison, whose runs no longer have traces.
     """

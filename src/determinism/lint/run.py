@@ -267,11 +267,7 @@ def _fired(module: Module, device: str | None = None, versions: Versions = ()) -
 
 
 def findings_of(module: Module) -> list[Finding]:
-    """Return the findings in a parsed file, by line, without what a comment suppresses; empty if the rules fail.
-
-    Args:
-        module: The file.
-    """
+    """Return the findings in a parsed file, by line, without what a comment suppresses; empty if the rules fail."""
     try:
         source = Source(module.file, "\n".join(module.lines))
         found = without_suppressed(source, module.tree, _fired(module))
@@ -430,12 +426,7 @@ class LintedCandidates:
     """Finds whether a rule named like a candidate's cause fires at its line; for a missing seed, anywhere in the files on the stack."""
 
     def __init__(self, comparison: Comparison, traces: Sequence[Trace]) -> None:
-        """Read nothing yet.
-
-        Args:
-            comparison: The comparison of the runs.
-            traces: The traces of the same runs.
-        """
+        """Read nothing yet."""
         self._divergence = comparison.first_divergence
         self._traces = traces
         self._rules: dict[str, dict[int, set[str]]] = {}

@@ -227,11 +227,7 @@ _PHASES = {
 
 
 def headline(content: Document) -> str:
-    """Write the first line of a report: the verdict, and what is known to be wrong.
-
-    Args:
-        content: The facts of the JSON document.
-    """
+    """Write the first line of a report: the verdict, and what is known to be wrong."""
     match content["verdict"]:
         case "same":
             return _same_headline(content)
@@ -277,11 +273,7 @@ def _difference(content: Document) -> str:
 
 
 def answer(content: Document) -> Iterator[Entry]:
-    """Say what causes a difference, what fixes it, and where it shows.
-
-    Args:
-        content: The facts of the JSON document.
-    """
+    """Say what causes a difference, what fixes it, and where it shows."""
     first = content["first_divergence"]
     if content["varied"]:
         yield Entry(_varied_sentence(content), "perturbed", Section.CAUSE)
@@ -583,11 +575,7 @@ _TIMES_APART = "Keep measured times out of tensors{}, for example with statistic
 
 
 def with_fixes_for_times(content: Document) -> list[Document]:
-    """Return the fixes; the one for the clock is replaced if the program only looks at times that it measured.
-
-    Args:
-        content: The facts of the JSON document.
-    """
+    """Return the fixes; the one for the clock is replaced if the program only looks at times that it measured."""
     fixes: list[Document] = content["fixes"]
     if content["first_divergence"] is None or not content["reached"] or not _is_only_read(content):
         return fixes

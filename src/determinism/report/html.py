@@ -552,12 +552,7 @@ def _merged(head: str, diffs: list[str]) -> list[str] | None:
 
 
 def patch_command(document: dict[str, Any], file: str = PATCH_FILE) -> str:
-    """Return the command that applies the file of diffs; `patch` accepts absolute paths only if it starts at the root.
-
-    Args:
-        document: The report that the diffs are from.
-        file: The file with the diffs.
-    """
+    """Return the command that applies the file of diffs; `patch` accepts absolute paths only if it starts at the root."""
     names = re.findall(r"^--- (.)", patch_text(document), re.MULTILINE)
     return f"patch {'-d / ' if names and set(names) == {'/'} else ''}-p0 < {shlex.quote(file)}"
 

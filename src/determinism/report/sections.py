@@ -160,11 +160,7 @@ def narrowing_document(narrowing: Narrowing) -> dict[str, Any]:
 
 
 def narrowing_entries(narrowing: Narrowing) -> Iterator[Entry]:
-    """Say where the ledgers part, what was recorded, whether the difference recurred, and what that cost.
-
-    Args:
-        narrowing: How it was narrowed.
-    """
+    """Say where the ledgers part, what was recorded, whether the difference recurred, and what that cost."""
     yield Entry(_parting(narrowing), "narrowed", Section.PLACE)
     for window in narrowing.windows:
         yield Entry(_window(window, narrowing), section=Section.PLACE)

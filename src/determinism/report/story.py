@@ -455,10 +455,6 @@ def _place(parting: Parting) -> str:
 def compose(comparison: Comparison, content: Document) -> dict[str, Any]:
     """Write the `headline` and the `story` of a report.
 
-    Args:
-        comparison: What was found.
-        content: The facts of its JSON document.
-
     Returns:
         Both, as parts of the document. An entry of the story has a `section`, a `label`, empty where it continues the entry
         above, a `text`, `is_code`, and `is_detail` for entries that are shown only on request.

@@ -96,12 +96,7 @@ def generator_trials(
 
 
 def whole_trials(comparison: Comparison, run: Sequence[str]) -> list[ResumeTrial]:
-    """What to try if nothing is known to be missing, or if the runs depart before the checkpoint.
-
-    Args:
-        comparison: How the runs compare.
-        run: The command that makes a program deterministic.
-    """
+    """What to try if nothing is known to be missing, or if the runs depart before the checkpoint."""
     departs = any(trouble.identifier == _DEPARTS for trouble in comparison.trouble)
     if not departs and (comparison.missing or comparison.first_divergence is None):
         return []
