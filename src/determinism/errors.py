@@ -9,7 +9,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     # At run time this would cost every Python process of the program the import of `typing`.
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 class DeterminismError(Exception):
@@ -68,6 +68,11 @@ def _escape(character: str) -> str:
 
 
 # How a process ends: statuses as in `subprocess`; an uncaught interrupt stays one.
+
+
+def first_few(names: Sequence[str], most: int) -> str:
+    """Join names by commas, at most so many, and say how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
 def exit_phrase(status: int) -> str:

@@ -15,7 +15,7 @@ from determinism.comparison.fingerprints import stream_of
 from determinism.comparison.processes import ProcessPair
 from determinism.comparison.result import BlindSpot, Comparison, Narrowing, Recorded, RunSummary, Trouble
 from determinism.environment import EnvironmentDifference, fact_sort_key
-from determinism.errors import UsageError
+from determinism.errors import UsageError, first_few
 from determinism.op_semantics import Op, OpSemantics
 from determinism.trace.ledger import LedgerParting, earliest, first_parting, has_ledger, read_ledger
 from determinism.trace.opening import name_of, part_names
@@ -58,8 +58,7 @@ def _check_parts(traces: Sequence[Trace]) -> None:
 
 def _few(names: Sequence[str]) -> str:
     """List the parts of a run in words, or the first ones if there are many."""
-    shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-    return f"{len(names)} part{'' if len(names) == 1 else 's'} ({shown})" if names else "no parts"
+    return f"{len(names)} part{'' if len(names) == 1 else 's'} ({first_few(names, 8)})" if names else "no parts"
 
 
 def _check_levels(traces: Sequence[Trace]) -> None:
@@ -171,8 +170,7 @@ def cut_troubles(traces: Sequence[Trace], reasons: Sequence[list[str]]) -> Itera
         runs = f"run {concerned[0]}" if len(concerned) == 1 else f"runs {' and '.join(map(str, concerned))}"
         trace = traces[concerned[0] - 1]
         records = sum(num_records(process) for process in trace.processes)
-        missing = trace.missing_processes
-        lacks = ", ".join(map(repr, missing[:4])) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
+        lacks = first_few([repr(name) for name in trace.missing_processes], 4)
         texts = {"runs": runs, "records": f"{records:,}", "folder": trace.folder, "missing": lacks}
         yield Trouble(reason, _CUT_MESSAGES[reason].format(**texts))
 

@@ -26,7 +26,7 @@ from determinism.comparison.divergence import (
 from determinism.comparison.records import entry_of
 from determinism.comparison.result import Comparison
 from determinism.comparison.tensors import difference
-from determinism.errors import TraceError
+from determinism.errors import TraceError, first_few
 from determinism.knowledge.entries import Device, OpVerdict, op_at
 from determinism.knowledge.query import entries_for
 from determinism.op_semantics import OpSemantics, framework_of
@@ -220,10 +220,9 @@ def _known_to_vary(ops: Sequence[dict[str, Any]], first: Divergence) -> str:
         f"{_base_name(one['op'])} ({PurePath(one['file']).name}:{one['line']})"
         if one["file"]
         else _base_name(one["op"])
-        for one in varying[:_MOST_KNOWN]
+        for one in varying
     ]
-    more = f" and {len(varying) - _MOST_KNOWN} more" if len(varying) > _MOST_KNOWN else ""
-    return f" Of its ops, these are known to vary on a {device.upper()}: {', '.join(named)}{more}."
+    return f" Of its ops, these are known to vary on a {device.upper()}: {first_few(named, _MOST_KNOWN)}."
 
 
 def _varies_on(device: str, op: str) -> bool:

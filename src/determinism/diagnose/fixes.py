@@ -46,12 +46,10 @@ def with_fixes(found: Sequence[Hypothesis], plain: Intervention) -> Intervention
         found: The causes that experiments confirmed.
         plain: What all runs have in common.
     """
-    intervention = plain
-    for one in found:
-        change = code_change(one)
-        added = one.intervention if change is None else Intervention(changes=frozenset({change}))
-        intervention = intervention.also(added)
-    return intervention
+    changes = [(one, code_change(one)) for one in found]
+    return plain.also(
+        *(one.intervention if change is None else Intervention(changes=frozenset({change})) for one, change in changes)
+    )
 
 
 def fixes_for(

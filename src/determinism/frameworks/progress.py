@@ -16,6 +16,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from determinism.errors import first_few
 from determinism.trace.writer import ProcessWriter
 from determinism.types import Phase
 
@@ -283,11 +284,10 @@ def note_earlier_threads(writer: ProcessWriter, names: Sequence[str]) -> None:
     """Report threads that began before recording as one blind spot."""
     if not names:
         return
-    named = ", ".join(names[:_MOST_NAMED]) + (
-        f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    )
     began, ops = ("it began", "its ops are") if len(names) == 1 else ("they began", "their ops are")
-    writer.blind_spot("thread", named, f"{began} before the framework was imported, and {ops} not recorded")
+    writer.blind_spot(
+        "thread", first_few(names, _MOST_NAMED), f"{began} before the framework was imported, and {ops} not recorded"
+    )
 
 
 class UnrecordedThreads:

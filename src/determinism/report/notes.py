@@ -12,7 +12,7 @@ from pathlib import PurePath
 from determinism.comparison.divergence import DeadDifference, Fix
 from determinism.comparison.result import Comparison, FileChange, Leftover, RunSummary
 from determinism.environment import EnvironmentDifference, Part, part_of, stack_differences
-from determinism.errors import exit_phrase
+from determinism.errors import exit_phrase, first_few
 from determinism.report.entries import (
     Entry,
     counted,
@@ -418,6 +418,5 @@ def _trace_entries(comparison: Comparison) -> Iterator[Entry]:
         shown, where = names, f" in {path_text(folders.pop())}"
     else:
         shown, where = [path_text(trace) for trace in traces], ""
-    more = len(shown) - MOST_TRACES
-    text = f"{', '.join(shown[:MOST_TRACES])} and {more} more" if more > 0 else listed(shown)
+    text = first_few(shown, MOST_TRACES) if len(shown) > MOST_TRACES else listed(shown)
     yield Entry(f"{text}{where}", "traces")

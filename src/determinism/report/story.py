@@ -19,6 +19,7 @@ from determinism.comparison.divergence import (
 from determinism.comparison.result import Comparison, Missing, Parting, ValuesApart
 from determinism.diagnose.checkpoints import PARTS
 from determinism.environment import stack_differences
+from determinism.errors import first_few
 from determinism.op_semantics import OpSemantics
 from determinism.report.entries import (
     Document,
@@ -245,10 +246,8 @@ def consequence_entries(comparison: Comparison) -> Iterator[Entry]:
         yield Entry(f"first at step {first.step}: {first.what}{place}", "visible")
     infected = [value for value in comparison.infected if value != first]
     if infected:
-        shown = [f"{value.what} (step {value.step})" for value in infected[:MOST_INFECTED]]
-        more = len(infected) - MOST_INFECTED
-        text = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
-        yield Entry(text, "reached")
+        reached = [f"{value.what} (step {value.step})" for value in infected]
+        yield Entry(first_few(reached, MOST_INFECTED), "reached")
     if comparison.absorbed:
         text = "The difference was read and then disappeared: it reached nothing that was kept."
         if comparison.recorded.blind_spots:
