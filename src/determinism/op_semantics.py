@@ -249,6 +249,11 @@ def may_be_dropout(op: str) -> bool:
 _FRAMEWORKS = {"tf": "tensorflow", "keras": "tensorflow", "jax": "jax"}
 
 
+def base_name(op: str) -> str:
+    """Return the name of an op without its namespace."""
+    return op.partition("::")[2] or op
+
+
 def framework_of(op: str) -> str:
     """Return the framework of an op, by its namespace."""
     return _FRAMEWORKS.get(op.partition("::")[0], "torch")

@@ -29,7 +29,7 @@ from determinism.comparison.tensors import difference
 from determinism.errors import TraceError, first_few
 from determinism.knowledge.entries import Device, OpVerdict, op_at
 from determinism.knowledge.query import entries_for
-from determinism.op_semantics import OpSemantics, framework_of
+from determinism.op_semantics import OpSemantics, base_name, framework_of
 from determinism.trace.files import StoredTensor, read_document, read_tensors
 from determinism.trace.process import ProcessTrace, Trace
 from determinism.trace.schema import (
@@ -217,9 +217,7 @@ def _known_to_vary(ops: Sequence[dict[str, Any]], first: Divergence) -> str:
     if not varying:
         return ""
     named = [
-        f"{_base_name(one['op'])} ({PurePath(one['file']).name}:{one['line']})"
-        if one["file"]
-        else _base_name(one["op"])
+        f"{base_name(one['op'])} ({PurePath(one['file']).name}:{one['line']})" if one["file"] else base_name(one["op"])
         for one in varying
     ]
     return f" Of its ops, these are known to vary on a {device.upper()}: {first_few(named, _MOST_KNOWN)}."
@@ -229,7 +227,7 @@ def _varies_on(device: str, op: str) -> bool:
     """Whether XLA's version of an op is known to be nondeterministic by default."""
     framework = framework_of(op)
     # XLA's version of a TensorFlow op is unrelated to TensorFlow's own kernel.
-    name = f"tf2xla.{_base_name(op)}" if framework == "tensorflow" else f"jax.lax.{_base_name(op).replace('-', '_')}"
+    name = f"tf2xla.{base_name(op)}" if framework == "tensorflow" else f"jax.lax.{base_name(op).replace('-', '_')}"
     statuses = [status for entry in entries_for(name, framework) for status in op_at(entry).statuses]
     return any(
         status.default is OpVerdict.NONDETERMINISTIC and status.device in (device, Device.ANY) for status in statuses
@@ -243,19 +241,15 @@ def _fused(ops: Sequence[dict[str, Any]], inside: Inside | None) -> str:
     if inside is None or len(lines) == 1:
         return text
     adds = "add" if " and " in inside.op else "adds"
-    return f"{text} Of these, {_base_name(inside.op)} {adds} to the same elements from several threads, in any order."
+    return f"{text} Of these, {base_name(inside.op)} {adds} to the same elements from several threads, in any order."
 
 
 def _by_line(ops: Sequence[dict[str, Any]]) -> list[str]:
     """Return ops with their line, grouped by line."""
     by_line: dict[tuple[str, int], dict[str, None]] = {}
     for one in ops:
-        by_line.setdefault((one["file"], one["line"]), {})[_base_name(one["op"])] = None
+        by_line.setdefault((one["file"], one["line"]), {})[base_name(one["op"])] = None
     return [f"{' and '.join(names)} ({Path(file).name}:{line})" for (file, line), names in by_line.items()]
-
-
-def _base_name(op: str) -> str:
-    return op.partition("::")[2] or op
 
 
 def _inside(found: dict[str, Any] | None) -> Inside | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 from determinism.errors import LaunchError, exit_phrase, legible, signal_name
 from determinism.factors.catalog import before_start, factor_environment
@@ -162,6 +162,16 @@ def never() -> str | None:
     return None
 
 
+class Watching(TypedDict, total=False):
+    """How a run is watched and limited; see `run_program`."""
+
+    log: Path | None
+    is_shown: bool
+    environment: Mapping[str, str] | None
+    why_stop: Callable[[], str | None]
+    most_seconds: float
+
+
 def run_program(
     command: Sequence[str],
     spec: RunSpec,
@@ -181,7 +191,7 @@ def run_program(
         spec: What to record, and where; also the changes of an experiment.
         log: File for the program's output; None to pass the output through.
         is_shown: Whether to pass the output through as well.
-        on_progress: Called about ten times a second.
+        on_progress: Called with the number of records and the step about ten times a second.
         environment: Environment variables without recording; None for the current ones.
         stdin: Standard input of the program; None for this process's own.
         why_stop: Called about ten times a second; the program is stopped when it returns a reason, such as `fail-fast`.

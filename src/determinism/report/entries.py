@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import PurePath
@@ -15,6 +16,7 @@ from typing import Any
 
 from determinism.comparison.divergence import Cause, Divergence, Fix
 from determinism.errors import exit_phrase
+from determinism.op_semantics import base_name
 from determinism.trace.schema import STEP_OP, Frame
 from determinism.types import Kind, Level
 
@@ -75,6 +77,15 @@ class Entry:
     section: Section = Section.DETAILS
     is_code: bool = False
     """Whether the text is one line of code, of a diff or of a command."""
+
+
+def entries_under(label: str, texts: Iterable[str], most: int = sys.maxsize, noun: str = "") -> Iterator[Entry]:
+    """Yield the first few texts under one label; if there are more and a noun says what they are, their number, too."""
+    texts = list(texts)
+    for number, text in enumerate(texts[:most]):
+        yield Entry(text, "" if number else label)
+    if noun and len(texts) > most:
+        yield Entry(f"and {counted(len(texts) - most, f'more {noun}')}")
 
 
 # Formats places in the user's code and folders.
@@ -624,5 +635,5 @@ def line_of(site: Document) -> str:
 
 def short_op(op: str) -> str:
     """Return the name of an op without namespace and overload: `index_put` for `aten::index_put.default`."""
-    name = op.partition("::")[2] or op
+    name = base_name(op)
     return name.partition(".")[0] if "::" in op else name

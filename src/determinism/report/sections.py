@@ -9,7 +9,16 @@ from typing import Any
 
 from determinism.comparison.divergence import Divergence, Fix
 from determinism.comparison.result import BatchFindings, BatchKind, Comparison, Narrowing, Window, size_pair
-from determinism.report.entries import Entry, Section, counted, fix_document, frame_text, listed, one_paragraph
+from determinism.report.entries import (
+    Entry,
+    Section,
+    counted,
+    entries_under,
+    fix_document,
+    frame_text,
+    listed,
+    one_paragraph,
+)
 from determinism.types import Verdict
 
 _MOST_FRAMES = 4
@@ -95,8 +104,7 @@ def _row_entries(rows: BatchFindings) -> Iterator[Entry]:
 
 def batch_cures(comparison: Comparison, rows: BatchFindings) -> Iterator[Entry]:
     """Yield the causes, the verified cures, and what was tried in vain."""
-    for number, cause in enumerate(comparison.causes):
-        yield Entry(f"{cause.title} ({cause.status})", "" if number else "cause")
+    yield from entries_under("cause", (f"{cause.title} ({cause.status})" for cause in comparison.causes))
     for number, one in enumerate(comparison.fixes):
         yield Entry(f"{_written(one)}: {one.title}", "" if number else "cure")
         yield Entry("Verified: with it, all rows were equal in batches of all sizes.")

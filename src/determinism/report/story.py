@@ -22,11 +22,13 @@ from determinism.environment import stack_differences
 from determinism.errors import first_few
 from determinism.op_semantics import OpSemantics
 from determinism.report.entries import (
+    FAR_APART,
     Document,
     Entry,
     Section,
     answer,
     counted,
+    entries_under,
     frame_text,
     headline,
     kind_sentence,
@@ -56,17 +58,16 @@ def cause_entries(comparison: Comparison) -> Iterator[Entry]:
     more = len(comparison.causes) - MOST_CAUSES
     if more > 0:
         yield Entry(f"and {counted(more, 'more cause')}")
-    for number, experiment in enumerate(comparison.experiments):
-        runs = f" ({counted(experiment.runs, 'run')})"
-        text = f"{experiment.factor} {experiment.action}: {one_paragraph(experiment.outcome)}{runs}"
-        yield Entry(text, "" if number else "experiments")
+    made = (
+        f"{one.factor} {one.action}: {one_paragraph(one.outcome)} ({counted(one.runs, 'run')})"
+        for one in comparison.experiments
+    )
+    yield from entries_under("experiments", made)
 
 
 # Describes the values that differ, and what further runs kept of them.
 
 MOST_OUTPUTS = 3
-FAR_APART = 1 << 24
-"""A distance in ulp from which on it is meaningless: the signs differ, or the values are unrelated."""
 _EXECUTIONS = {True: ("one run", "another"), False: ("one repeat", "another")}
 """Keyed by whether these are runs."""
 
@@ -286,9 +287,8 @@ def _site_entries(first: Divergence) -> Iterator[Entry]:
         yield from _frame_entries(first.site, "site")
     if first.forward_site is not None:
         yield from _frame_entries(first.forward_site, "forward site")
-    callers = [frame for frame in first.stack if frame not in (first.site, first.forward_site)]
-    for number, frame in enumerate(callers[:MOST_FRAMES]):
-        yield Entry(frame_text(frame), "" if number else "called by")
+    callers = (frame_text(frame) for frame in first.stack if frame not in (first.site, first.forward_site))
+    yield from entries_under("called by", callers, MOST_FRAMES)
 
 
 def _inside_entries(first: Divergence) -> Iterator[Entry]:
