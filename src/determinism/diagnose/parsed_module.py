@@ -145,6 +145,14 @@ class Module:
             yield at
             at = self.parents.get(at)
 
+    def within_statement(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield a node and what contains it, inside of its statement."""
+        return itertools.takewhile(lambda one: not isinstance(one, ast.stmt), self.outwards(node))
+
+    def statement_of(self, node: ast.AST) -> ast.stmt:
+        """Return the statement that a node is part of, or is."""
+        return next(one for one in self.outwards(node) if isinstance(one, ast.stmt))
+
     def loops_of(self, node: ast.AST) -> list[Loop]:
         """Return the loops in the same function that repeat a node, innermost first."""
         loops: list[Loop] = []

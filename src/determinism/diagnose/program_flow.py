@@ -410,8 +410,12 @@ class Program:
         return None
 
     def _calls_beside(self, module: Module, node: ast.expr) -> tuple[tuple[str, ast.Call], ...]:
-        statement = next(one for one in module.outwards(node) if isinstance(one, ast.stmt))
-        calls = [one for part in own_expressions(statement) for one in ast.walk(part) if isinstance(one, ast.Call)]
+        calls = [
+            one
+            for part in own_expressions(module.statement_of(node))
+            for one in ast.walk(part)
+            if isinstance(one, ast.Call)
+        ]
         sources = [(self._source(module, call), call) for call in calls]
         return tuple((source, call) for source, call in sources if source is not None)
 

@@ -136,12 +136,10 @@ def _drawn_anywhere(text: Text, library: str) -> Event | None:
 
 def _is_printed(text: Text, node: ast.AST) -> bool:
     """Whether a draw is only displayed."""
-    at: ast.AST | None = node
-    while at is not None and not isinstance(at, ast.stmt):
-        if isinstance(at, ast.Call) and isinstance(at.func, ast.Name) and at.func.id == "print":
-            return True
-        at = text.module.parents.get(at)
-    return False
+    return any(
+        isinstance(one, ast.Call) and isinstance(one.func, ast.Name) and one.func.id == "print"
+        for one in text.module.within_statement(node)
+    )
 
 
 def _has_own_generators(text: Text, draw: Event) -> bool:
@@ -172,26 +170,21 @@ def _too_late(text: Text, draw: Event, seed: Event) -> Finding:
 
 def _stays_inside(text: Text, node: ast.AST) -> bool:
     """Whether a function only assigns what it draws to names and makes assertions about it."""
-    at: ast.AST | None = node
-    while at is not None and not isinstance(at, Function):
-        at = text.module.parents.get(at)
-    return at is not None and all(
+    function = next((one for one in text.module.outwards(node) if isinstance(one, Function)), None)
+    return function is not None and all(
         isinstance(one, ast.Assert) or (isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name))
-        for one in at.body
+        for one in function.body
         if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
     )
 
 
 def _is_without_gradients(text: Text, node: ast.AST) -> bool:
     """Whether a draw is used only where gradients are disabled, so that nothing is trained with it directly."""
-    at: ast.AST | None = node
-    while at is not None:
-        expressions = [one.context_expr for one in at.items] if isinstance(at, ast.With) else []
+    expressions: list[ast.expr] = []
+    for at in text.module.outwards(node):
+        expressions += [one.context_expr for one in at.items] if isinstance(at, ast.With) else []
         expressions += at.decorator_list if isinstance(at, Function) else []
-        if any(word in ast.unparse(one) for one in expressions for word in ("no_grad", "inference_mode")):
-            return True
-        at = text.module.parents.get(at)
-    return False
+    return any(word in ast.unparse(one) for one in expressions for word in ("no_grad", "inference_mode"))
 
 
 def _seeds_elsewhere(text: Text, library: str) -> bool:
@@ -377,9 +370,7 @@ def _is_only_shown(text: Text, use: ast.AST) -> bool:
     """Whether the result of an expression is only printed, directly or through the name it is assigned to."""
     if _is_printed(text, use):
         return True
-    at: ast.AST | None = use
-    while at is not None and not isinstance(at, ast.stmt):
-        at = text.module.parents.get(at)
+    at = text.module.statement_of(use)
     if not isinstance(at, ast.Assign) or len(at.targets) != 1 or not isinstance(at.targets[0], ast.Name):
         return False
     scope, name = text.module.scope_of(at), at.targets[0].id
@@ -643,9 +634,7 @@ def _copied_generators(text: Text) -> Iterator[Finding]:
         given = given_to(call)
         if not given or is_none(given[0]) or any(isinstance(one, ast.Call) for one in ast.walk(given[0])):
             continue
-        owner: ast.AST | None = statement
-        while owner is not None and not isinstance(owner, ast.ClassDef):
-            owner = text.module.parents.get(owner)
+        owner = next((one for one in text.module.outwards(statement) if isinstance(one, ast.ClassDef)), None)
         if owner is None or not _draws_items(owner, last_part(target)) or _asks_for_worker(owner):
             continue
         message = "Each worker of the loader gets a copy of this generator, so all of them draw the same numbers."
