@@ -9,7 +9,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
 from typing import Any
@@ -20,35 +20,27 @@ from determinism.op_semantics import base_name
 from determinism.trace.schema import STEP_OP, Frame
 from determinism.types import Kind, Level
 
-# Causes and fixes as JSON.
+# Causes and fixes as parts of the JSON document, which converts their values.
+
+
+def fields_of(described: object, names: str) -> dict[str, Any]:
+    """Return some fields under their own names."""
+    return {name: getattr(described, name) for name in names.split()}
 
 
 def cause_document(cause: Cause) -> dict[str, Any]:
-    """Return a cause with its evidence as JSON."""
-    return {
-        "id": cause.identifier,
-        "title": cause.title,
-        "status": cause.status,
-        "evidence": cause.evidence,
-        "experiments": [asdict(experiment) for experiment in cause.experiments],
-        "sites": [site._asdict() for site in cause.sites],
-    }
+    """Return a cause with its evidence."""
+    return {"id": cause.identifier, **fields_of(cause, "title status evidence experiments sites")}
 
 
 def fix_document(fix: Fix) -> dict[str, Any]:
-    """Return a fix, or an attempted one, as JSON."""
+    """Return a fix, or an attempted one."""
     variables = fix.environment
     return {
         "id": fix.identifier,
-        "title": fix.title,
-        "code": fix.code,
-        "patch": fix.patch,
+        **fields_of(fix, "title code patch"),
         "env": None if variables is None else [{"name": name, "value": value} for name, value in variables],
-        "verified": fix.verified,
-        "runs": fix.runs,
-        "steps": fix.steps,
-        "step_time_ratio": fix.step_time_ratio,
-        "side_effect": fix.side_effect,
+        **fields_of(fix, "verified runs steps step_time_ratio side_effect"),
     }
 
 

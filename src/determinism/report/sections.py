@@ -14,6 +14,7 @@ from determinism.report.entries import (
     Section,
     counted,
     entries_under,
+    fields_of,
     fix_document,
     frame_text,
     listed,
@@ -124,19 +125,11 @@ def batch_document(rows: BatchFindings) -> dict[str, Any]:
     """Return the part of the JSON document about batches."""
     difference = rows.difference
     return {
-        "sizes": list(rows.sizes),
+        "sizes": rows.sizes,
         "rows": [{"size": size, "count": count} for size, count in rows.rows.items()],
-        "rows_matched": rows.rows_matched,
-        "places": rows.places,
-        "difference": None
-        if difference is None
-        else {
-            "kind": difference.kind,
-            "sizes": list(difference.sizes),
-            "rows": difference.rows,
-            "rows_compared": difference.rows_compared,
-            "training": difference.is_training,
-        },
+        **fields_of(rows, "rows_matched places"),
+        "difference": difference
+        and {**fields_of(difference, "kind sizes rows rows_compared"), "training": difference.is_training},
         "results_differ": rows.results_differ,
         "training_modules": [{"module": one.module, "class": one.name} for one in rows.training],
         "tried": [fix_document(one) for one in rows.tried],
@@ -153,17 +146,9 @@ _NAMES = {"optimizer": "optimizer state", "generators": "states of random genera
 def narrowing_document(narrowing: Narrowing) -> dict[str, Any]:
     """Return the part of the JSON document about narrowing."""
     return {
-        "process": narrowing.process,
-        "step": narrowing.step,
-        "groups": list(narrowing.groups),
-        "steps": list(narrowing.steps),
-        "losses": list(narrowing.losses),
-        "checkpoint": narrowing.checkpoint,
-        "seconds": narrowing.seconds,
-        "run_seconds": narrowing.run_seconds,
+        **fields_of(narrowing, "process step groups steps losses checkpoint seconds run_seconds"),
         "pinned": narrowing.is_pinned,
-        "repeats_itself": narrowing.repeats_itself,
-        "windows": [dict(window._asdict()) for window in narrowing.windows],
+        **fields_of(narrowing, "repeats_itself windows"),
     }
 
 
