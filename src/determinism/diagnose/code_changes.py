@@ -7,7 +7,6 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
-from pathlib import Path
 
 from determinism.diagnose.parsed_module import (
     Edit,
@@ -549,17 +548,12 @@ def _value(argument: str, source: Source, loops: Sequence[Loop]) -> tuple[str, s
 # The smallest change to a program that removes a source of nondeterminism, at the line that uses it.
 
 
-def code_fix(source: Source, file: Path | None = None) -> CodeChange | None:
-    """Return the change that removes a source; None if no small change does, or the file is missing or has changed.
-
-    Args:
-        source: The source, with its location.
-        file: Where the program's file is, if not where the site says.
-    """
+def code_fix(source: Source) -> CodeChange | None:
+    """Return the change that removes a source; None if no small change does, or the file is missing or has changed."""
     fix = _FIXES.get(source.source)
     changed = source.led_by[0].site.file if source.led_by else source.site.file
     try:
-        module = Module.read(file or changed)
+        module = Module.read(changed)
         if module is None:
             return None
         node = module.at(source.site.place)

@@ -65,14 +65,13 @@ class Source:
         return f"line {line} of cell {cell}"
 
 
-def python_files(paths: Sequence[str], exclude: Iterable[str] = ()) -> list[str]:
+def python_files(paths: Sequence[str]) -> list[str]:
     """Return the Python files and notebooks that paths name, sorted; folders are searched.
 
     Raises:
         UsageError: A path does not exist.
     """
     found: dict[str, None] = {}
-    patterns = list(exclude)
     for path in paths:
         place = Path(path)
         if place.is_dir():
@@ -89,7 +88,7 @@ def python_files(paths: Sequence[str], exclude: Iterable[str] = ()) -> list[str]
                 "lint-path-missing",
                 f"{path} does not exist, so nothing was read. Give files, notebooks or folders that exist.",
             )
-    return [file for file in found if not any(fnmatch(file, pattern) for pattern in patterns)]
+    return list(found)
 
 
 def read(file: str) -> Source:
@@ -141,10 +140,10 @@ def _code(source: str | list[str]) -> str:
     )
 
 
-def unparsable(file: str, reason: str, line: int = 1, column: int = 1, code: str = "") -> Finding:
+def unparsable(file: str, reason: str, line: int = 1, column: int = 1) -> Finding:
     """Return the only finding of a file that cannot be parsed."""
     message = f"The file cannot be parsed ({reason}), so it was not checked."
-    return Finding("unparsable", Severity.NOT_EXAMINED, message, file, line, column, code)
+    return Finding("unparsable", Severity.NOT_EXAMINED, message, file, line, column, "")
 
 
 def _suppressions(text: str) -> Iterator[tuple[int, int, frozenset[str] | None]]:

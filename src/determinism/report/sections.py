@@ -47,22 +47,14 @@ def batch_headline(comparison: Comparison, rows: BatchFindings) -> str:
     return f"Different: equal rows have different results in batches of {size_pair(difference.sizes)}"
 
 
-def batch_sections(comparison: Comparison, rows: BatchFindings, *, with_causes: bool = True) -> list[list[Entry]]:
-    """Return the story: which op, where, why, and what cures it.
-
-    Args:
-        comparison: What was found.
-        rows: The findings about the rows.
-        with_causes: Whether to include causes and cures.
-    """
+def batch_entries(comparison: Comparison, rows: BatchFindings) -> Iterator[Entry]:
+    """Yield the story: which op, where, why, and what cures it."""
     if comparison.verdict is Verdict.INCONCLUSIVE:
-        return []
-    first = comparison.first_divergence
-    return [
-        [] if first is None else list(_origin_entries(first, rows)),
-        list(_row_entries(rows)),
-        list(batch_cures(comparison, rows)) if with_causes else [],
-    ]
+        return
+    if comparison.first_divergence is not None:
+        yield from _origin_entries(comparison.first_divergence, rows)
+    yield from _row_entries(rows)
+    yield from batch_cures(comparison, rows)
 
 
 def _origin_entries(first: Divergence, rows: BatchFindings) -> Iterator[Entry]:

@@ -37,7 +37,7 @@ from determinism.report.entries import (
     path_text,
 )
 from determinism.report.notes import detail_entries, leftover_entries, limiting_entries, stack_entries
-from determinism.report.sections import batch_headline, batch_sections, narrowing_entries
+from determinism.report.sections import batch_entries, batch_headline, narrowing_entries
 from determinism.trace.schema import Frame
 from determinism.types import Kind, Level, Verdict
 
@@ -492,8 +492,7 @@ def _shown(comparison: Comparison, content: Document) -> Iterator[Entry]:
         yield from _in(Section.NOTES, leftover_entries(comparison))
     yield from _in(Section.CAUSE, missing_entries(comparison))
     if comparison.batch is not None:
-        for section in batch_sections(comparison, comparison.batch):
-            yield from _in(Section.PLACE, section)
+        yield from _in(Section.PLACE, batch_entries(comparison, comparison.batch))
     else:
         yield from answer(content)
         if comparison.narrowing is not None:
