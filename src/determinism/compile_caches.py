@@ -31,11 +31,7 @@ class CompileCache:
     """Its folder if the variable is not set; None if there is none."""
 
     def folder(self, environ: Environment) -> Path | None:
-        """Return the folder of the cache; None if nothing is cached.
-
-        Args:
-            environ: The environment of the program.
-        """
+        """Return the folder of the cache; None if nothing is cached."""
         folder = environ.get(self.variable) or self.default(environ)
         return Path(os.path.abspath(folder)) if folder else None
 
@@ -77,11 +73,7 @@ COMPILE_CACHES = (
 
 
 def compile_cache_facts(environ: Environment) -> dict[str, str]:
-    """Return whether each possible cache is filled: `warm` or `empty`.
-
-    Args:
-        environ: The environment of the program.
-    """
+    """Return whether each possible cache is filled: `warm` or `empty`."""
     folders = {cache.owner: cache.folder(environ) for cache in COMPILE_CACHES}
     return {FACT + owner: state_of_cache(folder) for owner, folder in folders.items() if folder is not None}
 

@@ -235,9 +235,5 @@ _TELLING = (
 
 
 def fact_sort_key(name: str) -> tuple[int, bool, str]:
-    """Return the sort key of a fact of the environment, with which the greatest effects on numbers come first.
-
-    Args:
-        name: Name of the fact.
-    """
+    """Return the sort key of a fact of the environment, with which the greatest effects on numbers come first."""
     return _PARTS.index(part_of(name)), not name.startswith(_TELLING), name

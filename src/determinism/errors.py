@@ -9,7 +9,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     # At run time this would cost every Python process of the program the import of `typing`.
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 class DeterminismError(Exception):
@@ -57,10 +57,6 @@ def legible(text: str, encoding: str = "utf-8") -> str:
 
     This includes control characters, terminal sequences, line breaks, marks that reverse the direction of writing,
     surrogates, and characters that the output's encoding lacks.
-
-    Args:
-        text: Any string.
-        encoding: Encoding of the output.
     """
     # Most texts are printable, and some are megabytes long.
     shown = text if text.isprintable() else "".join(c if c.isprintable() else _escape(c) for c in text)
@@ -72,6 +68,11 @@ def _escape(character: str) -> str:
 
 
 # How a process ends: statuses as in `subprocess`; an uncaught interrupt stays one.
+
+
+def first_few(names: Sequence[str], most: int) -> str:
+    """Join names by commas, at most so many, and say how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
 def exit_phrase(status: int) -> str:
@@ -99,9 +100,6 @@ def ending_as_before(action: Callable[[], None]) -> None:
     Python ends with SIGINT, as shells expect, after an uncaught `KeyboardInterrupt`. It notes that in a flag which is
     cleared by running any source text, as the imports of an action do (`run_eval_code_obj` in `Python/pythonrun.c`):
     such a program would end with status 1.
-
-    Args:
-        action: The action.
     """
     is_interrupted = _is_ending_by_interrupt()
     try:

@@ -242,21 +242,18 @@ _DROPOUTS = _of("aten", "native_dropout _fused_dropout") | {"aten::bernoulli_.fl
 
 
 def may_be_dropout(op: str) -> bool:
-    """Whether an op that a module runs may draw the mask of a dropout.
-
-    Args:
-        op: Name in records.
-    """
+    """Whether an op that a module runs may draw the mask of a dropout."""
     return op in _DROPOUTS or op.partition(".")[0] in _DROPOUTS
 
 
 _FRAMEWORKS = {"tf": "tensorflow", "keras": "tensorflow", "jax": "jax"}
 
 
-def framework_of(op: str) -> str:
-    """Return the framework of an op, by its namespace.
+def base_name(op: str) -> str:
+    """Return the name of an op without its namespace."""
+    return op.partition("::")[2] or op
 
-    Args:
-        op: Name in records.
-    """
+
+def framework_of(op: str) -> str:
+    """Return the framework of an op, by its namespace."""
     return _FRAMEWORKS.get(op.partition("::")[0], "torch")

@@ -110,11 +110,7 @@ def is_on() -> bool:
 
 
 def redacted(words: Iterable[str]) -> list[str]:
-    """Return the words of a command, with `***` in place of anything that looks like a secret.
-
-    Args:
-        words: The program and its arguments.
-    """
+    """Return the words of a command, with `***` in place of anything that looks like a secret."""
     words = [str(word) for word in words]
     if not is_on():
         return words

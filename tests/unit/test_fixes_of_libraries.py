@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from determinism.diagnose.code_changes import code_fix
-from determinism.diagnose.program_text import seeded_again
+from determinism.diagnose.fixes import seeded_again
 from determinism.diagnose.sources import LedBy, Source, SourceSite
 
 CALL = "env.reset()"

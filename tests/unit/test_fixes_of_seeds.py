@@ -11,7 +11,7 @@ from determinism.diagnose.code_changes import chosen_by, code_fix, possible_uses
 from determinism.diagnose.experiments import Intervention
 from determinism.diagnose.fixes import fixes_for
 from determinism.diagnose.hypotheses import Hypothesis
-from determinism.diagnose.program_text import ProgramText, last_name
+from determinism.diagnose.parsed_module import Module, last_part
 from determinism.run_spec import FixedSource
 
 
@@ -82,9 +82,9 @@ def test_a_time_that_is_not_used_as_a_seed_is_left_alone(text: str, tmp_path: Pa
 )  # fmt: skip
 def test_a_seed_that_is_chosen_elsewhere_is_not_replaced(text: str, chooser: str, tmp_path: Path) -> None:
     assert _changed(text, "torch.manual_seed", "seed-value", tmp_path) is None
-    tree = ProgramText((_HEAD + text).encode(), "train.py")
-    [call] = [one for one in ast.walk(tree.tree) if isinstance(one, ast.Call) and last_name(one.func) == "manual_seed"]
-    assert chosen_by(tree, call.args[0]) == chooser
+    module = Module("train.py", _HEAD + text)
+    [call] = [one for one in module.nodes if isinstance(one, ast.Call) and last_part(one.func) == "manual_seed"]
+    assert chosen_by(module, call.args[0]) == chooser
 
 
 @pytest.mark.parametrize(
@@ -172,9 +172,9 @@ def _changed(text: str, call: str, source: str, folder: Path) -> str | None:
     """The line with the source removed; None if no change is offered."""
     program = folder / "train.py"
     program.write_text(_HEAD + text)
-    tree = ProgramText(program.read_bytes(), str(program))
-    calls = [node for node in ast.walk(tree.tree) if isinstance(node, ast.Call)]
-    [use] = [one for one in calls if tree.of(one).startswith(call)]
+    module = Module(str(program), program.read_text())
+    calls = [node for node in module.nodes if isinstance(node, ast.Call)]
+    [use] = [one for one in calls if module.text_of(one).startswith(call)]
     change = code_fix(source_of(use, FixedSource(str(program), use.lineno, source), ""))
     return None if change is None else change.code
 

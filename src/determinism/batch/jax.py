@@ -36,12 +36,7 @@ _OF_INDICES = frozenset({"lt", "le", "add", "clamp", "rem"})
 
 
 def seen(array: Any, batch: int) -> SeenTensor:
-    """The digests with which an array is compared row by row.
-
-    Args:
-        array: A NumPy array.
-        batch: How many samples the batch has.
-    """
+    """The digests with which an array is compared row by row."""
     shape = tuple(int(size) for size in array.shape)
     array = np.ascontiguousarray(array).reshape(shape)
     rows = {}

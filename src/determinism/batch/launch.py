@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from determinism.batch.compare import compare_batches
@@ -13,8 +14,8 @@ from determinism.comparison.result import Comparison, RunSummary
 from determinism.errors import DeterminismError, LaunchError, UsageError, exit_phrase
 from determinism.launch.interpreter import check_interpreter
 from determinism.launch.io import OutputFolder, StandardInput
-from determinism.launch.program import Announce, Interrupted, ProgramExit, failed_run_text, unannounced
-from determinism.launch.record import RunResult, Unfinished, record_program, require_recorded
+from determinism.launch.program import Announce, Interrupted, failed_run_text, unannounced
+from determinism.launch.record import record_program, require_recorded, summarized_run
 from determinism.launch.runs import end_search_early, may_run_further, without_traces
 from determinism.run_spec import RunSpec
 from determinism.trace.opening import open_trace
@@ -113,21 +114,9 @@ class BatchCheck:
         trace, log = self._output.trace(name), self._output.log(name) if self.runs else None
         command = self.request.command(size)
         rows = {"batch": size, "settings": [_PERTURBED] * perturbed}
-        try:
-            result = record_program(
-                command,
-                RunSpec(trace, rows=rows),
-                log=log,
-                on_progress=self.announce(title, log),
-                stdin=self._standard_input,
-            )
-        except Interrupted as interrupted:
-            self._add_run(command, trace, replace(interrupted.program_exit, stopped_by="interrupt"))
-            raise
-        except Unfinished as unfinished:
-            self._add_run(command, trace, unfinished.program_exit)
-            raise
-        self._add_run(command, trace, result)
+        spec, on_progress = RunSpec(trace, rows=rows), self.announce(title, log)
+        make = partial(record_program, command, spec, log=log, on_progress=on_progress, stdin=self._standard_input)
+        result = summarized_run(self.runs, command, trace, make)
         if result.exit_status:
             raise LaunchError(
                 "batch-run-failed",
@@ -136,11 +125,6 @@ class BatchCheck:
             )
         require_recorded(trace, result.exit_status)
         return open_trace(trace)
-
-    def _add_run(self, command: list[str], trace: Path, ended: RunResult | ProgramExit) -> None:
-        self.runs.append(
-            RunSummary(command, ended.exit_status, ended.stopped_by, ended.seconds, str(trace), ended.waited)
-        )
 
     def _explained(self, comparison: Comparison, sizes: Sequence[int]) -> Comparison:
         """Try settings until one makes all rows equal, in batches of all sizes."""

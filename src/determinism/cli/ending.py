@@ -228,10 +228,6 @@ def run_check(make: Callable[..., RunningCheck], reports: Reports) -> NoReturn:
 def keep_report(comparison: Comparison, folder: Path) -> Path | None:
     """Write the report next to the traces, readable only by the owner: page, document, and diffs of verified fixes.
 
-    Args:
-        comparison: The result of the check.
-        folder: The folder of the check.
-
     Returns:
         The folder; None if it cannot be written to.
     """

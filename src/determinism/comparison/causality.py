@@ -138,10 +138,11 @@ class Senders:
         """Whether a stream made one of these values, but not both of its versions in both runs."""
         assert sender.traces is not None
         first, second = sender.traces
+        uses = self._search.of
         return any(
-            self._search.has_made(first, mine)
-            and self._search.has_made(second, other)
-            and not (self._search.has_made(first, other) and self._search.has_made(second, mine))
+            uses(first, mine).made
+            and uses(second, other).made
+            and not (uses(first, other).made and uses(second, mine).made)
             for mine, other in received.pairs
         )
 
@@ -235,7 +236,7 @@ def as_torn(
         run
         for pair in received.pairs
         for run, digest in enumerate(pair)
-        if not any(search.has_made(trace[run], digest) for trace in traces)
+        if not any(search.of(trace[run], digest).made for trace in traces)
     }
     if not unmade:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
@@ -143,6 +143,16 @@ def _stack_texts(process: Named, *, files: set[str], lines: bool, code: bool) ->
     return ["\n".join(frames[number] for number in stack) for stack in process.names.stack_frames]
 
 
+class Aspects(NamedTuple):
+    """The aspects in which a pair of records differs."""
+
+    outputs: bool
+    edges: bool
+    digests: bool
+    arguments: bool
+    generators: bool
+
+
 _COMPARED = ("step", "phase", "role", "thread", "op", "module", "stack", "arguments")
 """Columns of numbers per record; `forward` is left out: its target shows in the stack, and it is not part of the computation."""
 
@@ -169,6 +179,10 @@ class Flags:
         """Whether anything differs."""
         return self.outputs | self.edges | self.digests | self.arguments | self.generators
 
+    def at(self, row: int) -> Aspects:
+        """Return the flags of one pair."""
+        return Aspects(*(bool(getattr(self, aspect)[row]) for aspect in Aspects._fields))
+
     def spread(self, at: Array, length: int) -> Flags:
         """Return flags for `length` pairs and leftovers, with these at the given positions and all others unset."""
 
@@ -177,7 +191,7 @@ class Flags:
             whole[at] = flags
             return whole
 
-        return Flags(*(spread(getattr(self, aspect.name)) for aspect in fields(self)))
+        return Flags(*(spread(getattr(self, aspect)) for aspect in Aspects._fields))
 
 
 def lists_differ(lists: RunPair[Children], rows: RunPair[Array], columns: Iterable[tuple[Array, Array]]) -> Array:
@@ -248,13 +262,7 @@ def generators_differ(chunks: RunPair[Chunk], rows: RunPair[Array]) -> Array:
 
 
 def outputs_differ(chunks: RunPair[Chunk], pairing: Pairing, canonical: Canonical) -> Array:
-    """For each entry of a pairing, whether it is a pair whose outputs differ; False for records without a partner.
-
-    Args:
-        chunks: Records of both processes.
-        pairing: Positions in them.
-        canonical: Numbers for names.
-    """
+    """For each entry of a pairing, whether it is a pair whose outputs differ; False for records without a partner."""
     paired = np.flatnonzero(pairing.are_pairs)
     differs = np.zeros(len(pairing.first), dtype=bool)
     rows = RunPair(pairing.first[paired], pairing.second[paired])
@@ -565,20 +573,21 @@ class StepCounts:
         self._last_step = max(self._last_step, int(steps.max()))
         keys, inverse, records = np.unique(steps // self._width, return_inverse=True, return_counts=True)
         differing = np.bincount(inverse, weights=different, minlength=len(keys))
-        for key, num_records, num_different in zip(keys.tolist(), records.tolist(), differing.tolist(), strict=True):
-            counts = self._counts.setdefault(key, [0, 0])
-            counts[0] += num_records
-            counts[1] += int(num_different)
+        for key, *counts in zip(keys.tolist(), records.tolist(), differing.tolist(), strict=True):
+            self._count(key, *map(int, counts))
         while len(self._counts) > 2 * MOST_ENTRIES:
             self._widen()
+
+    def _count(self, key: int, records: int, different: int) -> None:
+        counts = self._counts.setdefault(key, [0, 0])
+        counts[0] += records
+        counts[1] += different
 
     def _widen(self) -> None:
         self._width *= 2
         narrow, self._counts = self._counts, {}
-        for key, (records, different) in narrow.items():
-            counts = self._counts.setdefault(key // 2, [0, 0])
-            counts[0] += records
-            counts[1] += different
+        for key, counts in narrow.items():
+            self._count(key // 2, *counts)
 
     @staticmethod
     def spans(several: Iterable[StepCounts]) -> list[StepSpan]:
@@ -588,10 +597,8 @@ class StepCounts:
             while total._width < one._width:
                 total._widen()
             total._last_step = max(total._last_step, one._last_step)
-            for key, (records, different) in one._counts.items():
-                counts = total._counts.setdefault(key * one._width // total._width, [0, 0])
-                counts[0] += records
-                counts[1] += different
+            for key, counts in one._counts.items():
+                total._count(key * one._width // total._width, *counts)
         while len(total._counts) > MOST_ENTRIES:
             total._widen()
         width = total._width

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from determinism.comparison.ordered import compare_processes, up_to_common_step
+from determinism.comparison.ordered import compare_common_steps, compare_processes
 from determinism.comparison.processes import ComparePairs, ProcessComparison, ProcessPair, compare_none
 from determinism.errors import LaunchError, UsageError
 from determinism.trace.opening import name_of, trace_folder
@@ -63,11 +63,7 @@ def _compare(task: _Task) -> _Done:
     """Compare a pair of processes; runs in a worker."""
     first, second = task.first.opened(), task.second.opened()
     read = ReadSoFar.records
-    if task.is_stopped:
-        whole = up_to_common_step(first, second)
-        result = compare_processes(*whole) if whole is not None else ProcessComparison(first.key)
-    else:
-        result = compare_processes(first, second)
+    result = (compare_common_steps if task.is_stopped else compare_processes)(first, second)
     records = ReadSoFar.records - read
     truncated = (first.truncated, second.truncated)
     if result.divergence is not None and result.divergence.kind is Kind.STRUCTURE and not task.is_stopped:

@@ -15,10 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from determinism.comparison.columns import Group
-from determinism.comparison.lockstep import Readers
+from determinism.comparison.columns import Aspects, Group
+from determinism.comparison.lockstep import LOOKS, Readers
 from determinism.comparison.records import (
-    Aspects,
     Entry,
     Input,
     Origins,
@@ -265,15 +264,14 @@ class Flow:
             group.first.columns["role"][np.maximum(group.pairing.first, 0)] if group.first.rows else -1,
             group.second.columns["role"][np.maximum(group.pairing.second, 0)] if group.second.rows else -1,
         )
-        leaves = (roles == Role.ESCAPE) | (roles == Role.CHECKPOINT)
-        unpaired = (group.pairing.first < 0) | (group.pairing.second < 0)
-        starting = group.flags.outputs | group.flags.digests | unpaired | (leaves & group.flags.edges)
+        leaves = np.isin(roles, LOOKS)
+        starting = group.flags.outputs | group.flags.digests | ~group.pairing.are_pairs | (leaves & group.flags.edges)
         return np.union1d(np.flatnonzero(starting), tainted)
 
     def _visit(self, group: Group, row: int) -> Iterator[int]:
         """Look at one record; yield the keys of records whose readers must be looked at, too."""
         sides = self._entries(group, row)
-        aspects = _aspects(group, row)
+        aspects = group.flags.at(row)
         incoming = self._taints.incoming(sides, is_equal=None not in sides and not aspects.outputs)
         roots = set(incoming.read) - {PENDING}
         is_extra = None in sides
@@ -286,7 +284,7 @@ class Flow:
             self.loaded |= differing_reads(*sides)
             return
         carried = frozenset(t.root for t in incoming.carried)
-        leaves_other = aspects.edges and some.role in (Role.ESCAPE, Role.CHECKPOINT) and not self._leaves_equal(sides)
+        leaves_other = aspects.edges and some.role in LOOKS and not self._leaves_equal(sides)
         differs = aspects.outputs or aspects.digests or is_extra or leaves_other
         pending = False
         # The end of the program is not itself a difference: what one run did beyond the other's end is.
@@ -306,7 +304,7 @@ class Flow:
         if self._taints.spread(key, some, own, incoming, self._open, equal, differs=gives_other):
             yield key
 
-    def _entries(self, group: Group, row: int) -> tuple[Entry | None, Entry | None]:
+    def _entries(self, group: Group, row: int) -> Sides:
         at = (int(group.pairing.first[row]), int(group.pairing.second[row]))
         chunks = (group.first, group.second)
         first, second = (
@@ -350,9 +348,7 @@ class Flow:
                 return True
         return False
 
-    def _is_pending(
-        self, sides: tuple[Entry | None, Entry | None], some: Entry, aspects: Aspects, incoming: Incoming
-    ) -> bool:
+    def _is_pending(self, sides: Sides, some: Entry, aspects: Aspects, incoming: Incoming) -> bool:
         """Whether the record only moves unwritten memory, or writes around it."""
         if aspects.digests or aspects.arguments or aspects.generators:
             return False
@@ -363,10 +359,10 @@ class Flow:
         around = any(t.root == PENDING for t in incoming.carried) or self._any_unwritten(sides, "carries")
         return around and not self._reads_unwritten(sides, incoming)
 
-    def _reads_unwritten(self, sides: tuple[Entry | None, Entry | None], incoming: Incoming) -> bool:
+    def _reads_unwritten(self, sides: Sides, incoming: Incoming) -> bool:
         return PENDING in incoming.read or self._any_unwritten(sides, "reads")
 
-    def _any_unwritten(self, sides: tuple[Entry | None, Entry | None], which: str) -> bool:
+    def _any_unwritten(self, sides: Sides, which: str) -> bool:
         for one, origins in zip(sides, self._origins, strict=True):
             values: tuple[Input, ...] = getattr(one, which) if one is not None else ()
             if any(origins.is_unwritten(value) for value in values):
@@ -377,9 +373,7 @@ class Flow:
         """Return the number of the record that allocated the unwritten memory that a record of the first run reads."""
         return None if first is None else self._origins[0].allocation_behind(first)
 
-    def _new_root(
-        self, group: Group, row: int, sides: tuple[Entry | None, Entry | None], aspects: Aspects, incoming: Incoming
-    ) -> int:
+    def _new_root(self, group: Group, row: int, sides: Sides, aspects: Aspects, incoming: Incoming) -> int:
         index = self.num_roots
         self.num_roots += 1
         unwritten = None not in sides and self._reads_unwritten(sides, incoming)
@@ -502,13 +496,3 @@ def _equal_outputs(sides: Sides) -> list[int]:
         return []
     pairs = enumerate(zip(first.outputs, second.outputs, strict=False))
     return [place for place, (mine, other) in pairs if any(mine.digest) and mine == other]
-
-
-def _aspects(group: Group, row: int) -> Aspects:
-    flags = group.flags
-    return Aspects(
-        *(
-            bool(aspect[row])
-            for aspect in (flags.outputs, flags.edges, flags.digests, flags.arguments, flags.generators)
-        )
-    )

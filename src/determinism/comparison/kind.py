@@ -13,7 +13,7 @@ import numpy as np
 
 from determinism.comparison.columns import Group, held_by_position
 from determinism.comparison.divergence import DeadDifference, Divergence, InputDifference, OutputDifference
-from determinism.comparison.records import DigestSearch, Entry, Received, Root, entry_of, only_moves
+from determinism.comparison.records import DigestSearch, Entry, Received, Root, entry_of, heads_of, only_moves
 from determinism.op_semantics import OpSemantics
 from determinism.trace.chunks import Chunk
 from determinism.trace.process import ProcessTrace
@@ -205,9 +205,8 @@ def _are_read(chunk: Chunk, at: int, wanted: Set[bytes]) -> bool:
     """Whether records of the same op as the one at a position read all of these digests from outside."""
     entries = chunk.children["input_digests"]
     digests = entries.columns["digest"]
-    heads = np.frombuffer(b"".join(digest[:8] for digest in wanted), dtype=np.uint64)
     # Turning all of the op's digests into Python objects would take long, since each root of a thread asks.
-    alike = np.flatnonzero(np.isin(digests[:, 0], heads))
+    alike = np.flatnonzero(np.isin(digests[:, 0], heads_of(wanted)))
     alike = alike[chunk.columns["op"][entries.owners[alike]] == chunk.columns["op"][at]]
     return wanted <= {row.tobytes() for row in digests[alike]}
 
@@ -584,9 +583,7 @@ def _uses_of(process: ProcessTrace, chunk: Chunk, row: int) -> _Uses:
 
 def changes_in_place(one: Entry) -> bool:
     """Whether an op writes into its first argument, if that came from outside."""
-    if OpSemantics.IN_PLACE not in one.op.semantics or not one.inputs or one.inputs[0].producer >= 0:
-        return False
-    return any(made.layout == one.inputs[0].layout for made in one.outputs)
+    return _changes_its_first(one) and one.inputs[0].producer < 0
 
 
 class Threads:
@@ -598,7 +595,7 @@ class Threads:
 
     def made(self, digest: bytes, run: int) -> bool:
         """Whether one of them made a value in a run."""
-        return any(self._search.has_made(traces[run], digest) for traces in self._streams)
+        return any(self._search.of(traces[run], digest).made for traces in self._streams)
 
     def distinguished(self, divergence: Divergence, received: Received) -> Divergence | None:
         """Explain a divergence where each run received a different one of two values that both runs made; None if they did not.
@@ -616,7 +613,7 @@ class Threads:
         return replace(divergence, kind=Kind.ORDER, detail=_HANDED_OVER)
 
     def _written(self, digest: bytes, run: int) -> bool:
-        return any(self._search.has_written(traces[run], digest) for traces in self._streams)
+        return any(self._search.of(traces[run], digest).written for traces in self._streams)
 
     def looks_at_another_moment(self, root: Root, received: Received, made: Set[bytes]) -> bool:
         """Whether a thread read values at a different moment in each run, and no other thread took what it made from them.
@@ -635,14 +632,14 @@ class Threads:
             return False
         if kind_of(root, Level.OP) is not Kind.DATA:
             return False
-        return not any(self._search.has_taken(traces[0], new) for traces in self._streams for new in made - values)
+        return not any(self._search.of(traces[0], new).taken for traces in self._streams for new in made - values)
 
 
 def yields_batches_in_other_order(
     received: Received, own: tuple[ProcessTrace, ProcessTrace], search: DigestSearch
 ) -> bool:
     """Whether a batch differs only because both runs yield the same batches in a different order."""
-    return any(search.has_made(own[1], mine) and search.has_made(own[0], other) for mine, other in received.pairs)
+    return any(search.of(own[1], mine).made and search.of(own[0], other).made for mine, other in received.pairs)
 
 
 def as_other_batch(divergence: Divergence) -> Divergence:

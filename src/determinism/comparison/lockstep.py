@@ -117,7 +117,8 @@ def _positions(rows: Array, count: int) -> Array:
 
 # Finds false pairs: looks at values, such as time-based logging, that happen at a different moment in each run.
 
-_LOOKS = (Role.ESCAPE, Role.CHECKPOINT)
+LOOKS = (Role.ESCAPE, Role.CHECKPOINT)
+"""Roles of records that only look at a value or save it."""
 
 
 def only_reads_elsewhere(group: Group, crossing: Array) -> Array:
@@ -133,7 +134,7 @@ def only_reads_elsewhere(group: Group, crossing: Array) -> Array:
     readers = Readers(group)
     roles = group.first.columns["role"]
     for at in reversed(suspects):
-        if roles[group.pairing.first[at]] in _LOOKS:
+        if roles[group.pairing.first[at]] in LOOKS:
             apart[at] = True
             continue
         reading = readers.of(int(group.keys[at]))

@@ -78,7 +78,7 @@ class _Surroundings:
         rows = (group.pairing.first, group.pairing.second)[side]
         self._position = np.full(self._chunk.rows, -1, dtype=np.int64)
         self._position[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
-        self._different = group.flags.outputs | (group.pairing.first < 0) | (group.pairing.second < 0)
+        self._different = group.flags.outputs | ~group.pairing.are_pairs
         self._num_equal = num_equal
         inputs = self._chunk.children["inputs"]
         distances = inputs.columns["producer"]
@@ -205,24 +205,27 @@ def _unread(flow: Flow, processes: tuple[ProcessTrace, ProcessTrace], level: Lev
     return UnreadValues(flow.outputs_of(roots), begun)
 
 
-# Cuts two processes to the steps that both completed, where one of them did not reach its end.
+# Where one of two processes did not reach its end.
 
 
-def up_to_common_step(first: ProcessTrace, second: ProcessTrace) -> tuple[ProcessTrace, ProcessTrace] | None:
-    """Cut both processes before the last step that both began; None if nothing is left.
+def compare_common_steps(first: ProcessTrace, second: ProcessTrace) -> ProcessComparison:
+    """Compare two processes up to the last step that both began; as equal if nothing is left.
 
     Raises:
         TraceError: A trace is damaged.
     """
-    if first.steps_by != second.steps_by:
-        # One of them has not yet reached what counts its steps.
-        return None
-    step = min(_last_step(process) for process in (first, second))
-    counts = [_count_before(process, step) for process in (first, second)]
-    return (first.until(counts[0]), second.until(counts[1])) if min(counts) else None
+    counts = [0, 0]
+    # Otherwise one of them has not yet reached what counts its steps.
+    if first.steps_by == second.steps_by:
+        step = min(last_step(process) for process in (first, second))
+        counts = [_count_before(process, step) for process in (first, second)]
+    if not min(counts):
+        return ProcessComparison(first.key)
+    return compare_processes(first.until(counts[0]), second.until(counts[1]))
 
 
-def _last_step(process: ProcessTrace) -> int:
+def last_step(process: ProcessTrace) -> int:
+    """Return the step of the last record."""
     return max((int(chunk.columns["step"][-1]) for chunk in process.chunks()), default=0)
 
 

@@ -31,7 +31,7 @@ from determinism.comparison.fingerprints import (
     stream_fingerprints,
     total,
 )
-from determinism.comparison.records import Aspects, Entry, Pair, Root, entry_of
+from determinism.comparison.records import Entry, Pair, Root, entry_of, heads_of
 from determinism.trace.chunks import Array, Chunk, cut, pick
 from determinism.trace.chunks import join as joined
 from determinism.trace.process import ProcessTrace, Trace
@@ -174,11 +174,9 @@ def _makers(chunk: Chunk, wanted: set[bytes]) -> dict[bytes, list[int]]:
     """Return the positions of the records that made outputs with these digests."""
     outputs = chunk.children["outputs"]
     digests = outputs.columns["digest"]
-    owner = outputs.owners
-    heads = np.frombuffer(b"".join(digest[:8] for digest in wanted), dtype=np.uint64)
     found: dict[bytes, list[int]] = {}
-    for entry in np.flatnonzero(np.isin(digests[:, 0], heads)):
-        found.setdefault(digests[entry].tobytes(), []).append(int(owner[entry]))
+    for entry in np.flatnonzero(np.isin(digests[:, 0], heads_of(wanted))):
+        found.setdefault(digests[entry].tobytes(), []).append(int(outputs.owners[entry]))
     return found
 
 
@@ -342,11 +340,7 @@ def _as_root(
     group = paired(Unmatched(first, second, False), processes, canonical, across=True, received=frozenset())
     if len(group.keys) > 1:
         return None
-    flags = group.flags
-    aspects = Aspects(
-        *(bool(part[0]) for part in (flags.outputs, flags.edges, flags.digests, flags.arguments, flags.generators))
-    )
-    return Root(0, group, 0, mine, other, aspects, reads_unwritten=False, allocation=None, came_in=False)
+    return Root(0, group, 0, mine, other, group.flags.at(0), reads_unwritten=False, allocation=None, came_in=False)
 
 
 # Pairs programs that a run started concurrently, whichever of them began to record first.

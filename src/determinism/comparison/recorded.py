@@ -15,7 +15,7 @@ from determinism.comparison.fingerprints import stream_of
 from determinism.comparison.processes import ProcessPair
 from determinism.comparison.result import BlindSpot, Comparison, Narrowing, Recorded, RunSummary, Trouble
 from determinism.environment import EnvironmentDifference, fact_sort_key
-from determinism.errors import UsageError
+from determinism.errors import UsageError, first_few
 from determinism.op_semantics import Op, OpSemantics
 from determinism.trace.ledger import LedgerParting, earliest, first_parting, has_ledger, read_ledger
 from determinism.trace.opening import name_of, part_names
@@ -58,8 +58,7 @@ def _check_parts(traces: Sequence[Trace]) -> None:
 
 def _few(names: Sequence[str]) -> str:
     """List the parts of a run in words, or the first ones if there are many."""
-    shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-    return f"{len(names)} part{'' if len(names) == 1 else 's'} ({shown})" if names else "no parts"
+    return f"{len(names)} part{'' if len(names) == 1 else 's'} ({first_few(names, 8)})" if names else "no parts"
 
 
 def _check_levels(traces: Sequence[Trace]) -> None:
@@ -171,8 +170,7 @@ def cut_troubles(traces: Sequence[Trace], reasons: Sequence[list[str]]) -> Itera
         runs = f"run {concerned[0]}" if len(concerned) == 1 else f"runs {' and '.join(map(str, concerned))}"
         trace = traces[concerned[0] - 1]
         records = sum(num_records(process) for process in trace.processes)
-        missing = trace.missing_processes
-        lacks = ", ".join(map(repr, missing[:4])) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
+        lacks = first_few([repr(name) for name in trace.missing_processes], 4)
         texts = {"runs": runs, "records": f"{records:,}", "folder": trace.folder, "missing": lacks}
         yield Trouble(reason, _CUT_MESSAGES[reason].format(**texts))
 
@@ -333,9 +331,6 @@ def _asked_from(process: ProcessTrace) -> int:
 def from_common_step(pair: ProcessPair) -> ProcessPair:
     """Cut both processes to start at the first step for which both have all records; unchanged if nothing is missing.
 
-    Args:
-        pair: The same process of two runs.
-
     Raises:
         TraceError: A trace is damaged.
     """
@@ -351,9 +346,6 @@ def from_common_step(pair: ProcessPair) -> ProcessPair:
 
 def ledgers_part(pairs: Sequence[ProcessPair]) -> LedgerParting | None:
     """Find where ledgers part in steps whose records one of the runs lacks; None if they do not, or that is unknown.
-
-    Args:
-        pairs: The processes of two runs.
 
     Raises:
         TraceError: A ledger is damaged.
@@ -378,13 +370,7 @@ def _parting(pair: ProcessPair) -> LedgerParting | None:
 
 
 def parted_before(comparison: Comparison, parting: LedgerParting, pairs: Sequence[ProcessPair]) -> Comparison:
-    """Conclude for runs whose ledgers part in steps without records.
-
-    Args:
-        comparison: The comparison so far.
-        parting: Where their ledgers part.
-        pairs: The processes of both.
-    """
+    """Conclude for runs whose ledgers part in steps without records."""
     groups = ", ".join(parting.groups[:-1]) + " and " * (len(parting.groups) > 1) + parting.groups[-1]
     pair = next(pair for pair in pairs if pair[0].key == parting.process)
     is_removed = any(process.num_removed and process.first_step > parting.step for process in pair)
@@ -425,11 +411,7 @@ def has_no_common_step(pair: ProcessPair) -> bool:
 
 
 def troubles(pairs: Sequence[ProcessPair]) -> Iterator[Trouble]:
-    """Yield why nothing is known about steps without records, although what is left is equal.
-
-    Args:
-        pairs: The processes of two runs.
-    """
+    """Yield why nothing is known about steps without records, although what is left is equal."""
     for pair in pairs:
         step = _first_common(pair)
         if not step:

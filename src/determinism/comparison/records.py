@@ -14,12 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from determinism.comparison.columns import (
-    VALUE_SINKS,
-    Group,
-    Named,
-    held_by_position,
-)
+from determinism.comparison.columns import VALUE_SINKS, Aspects, Group, Named, held_by_position
 from determinism.op_semantics import Op, OpSemantics
 from determinism.trace.chunks import Array, Chunk
 from determinism.trace.process import ProcessTrace
@@ -156,16 +151,6 @@ def only_moves(op: Op, layout: Layout) -> bool:
     semantics = op.semantics
     copies_bytes = OpSemantics.COPIES_INTO in semantics and layout.dtype == "uint8" and len(layout.shape) == 1
     return copies_bytes or OpSemantics.REBINDS_STORAGE in semantics
-
-
-class Aspects(NamedTuple):
-    """The aspects in which a pair of records differs."""
-
-    outputs: bool
-    edges: bool
-    digests: bool
-    arguments: bool
-    generators: bool
 
 
 @dataclass(frozen=True)
@@ -487,9 +472,6 @@ _MOST_LOOKED_AT = 2000
 def read_unwritten(process: ProcessTrace) -> str | None:
     """Find the first op that computed with memory that was never written, or with a copy of it, and its line.
 
-    Args:
-        process: The process in one run.
-
     Raises:
         TraceError: The trace is damaged.
     """
@@ -531,54 +513,46 @@ def _owners(chunk: Chunk, entries: Array) -> Array:
 _PLACES = ("outputs", "input_digests")
 
 
+class Uses(NamedTuple):
+    """What the ops of a stream did with a value, which is known by its digest."""
+
+    made: bool
+    """Whether one of them had it as an output."""
+    taken: bool
+    """Whether one of them got it as an input that no op of the stream had made."""
+    written: bool
+    """Whether one of them left it in a tensor that it changed in place."""
+
+
 class DigestSearch:
     """Looks for digests in streams, and caches the results, since each search reads a whole stream."""
 
     def __init__(self) -> None:
-        self._found: dict[ProcessTrace, dict[bytes, tuple[bool, ...]]] = {}
+        self._found: dict[ProcessTrace, dict[bytes, Uses]] = {}
         self._wanted: set[bytes] = set()
 
     def expect(self, digests: Iterable[bytes]) -> None:
         """Announce digests that will be looked for, so that a stream need not be read again for each."""
         self._wanted.update(digests)
 
-    def has_made(self, process: ProcessTrace, digest: bytes) -> bool:
-        """Whether an op of a stream made an output with this digest.
+    def of(self, process: ProcessTrace, digest: bytes) -> Uses:
+        """Return what the ops of a stream did with a value.
 
         Raises:
             TraceError: The trace is damaged.
         """
-        return self._look(process, digest)[0]
-
-    def has_taken(self, process: ProcessTrace, digest: bytes) -> bool:
-        """Whether an op of a stream got an input with this digest that no op of the stream had made.
-
-        Raises:
-            TraceError: The trace is damaged.
-        """
-        return self._look(process, digest)[1]
-
-    def has_written(self, process: ProcessTrace, digest: bytes) -> bool:
-        """Whether an op of a stream that changes a tensor in place left it with this digest.
-
-        Raises:
-            TraceError: The trace is damaged.
-        """
-        return self._look(process, digest)[2]
-
-    def _look(self, process: ProcessTrace, digest: bytes) -> tuple[bool, ...]:
         self._wanted.add(digest)
         known = self._found.setdefault(process, {})
         if digest not in known:
             unknown = self._wanted - known.keys()
             found = _found(process, unknown)
-            known.update({one: tuple(one in there for there in found) for one in unknown})
+            known.update({one: Uses(*(one in there for there in found)) for one in unknown})
         return known[digest]
 
 
 def _found(process: ProcessTrace, wanted: set[bytes]) -> tuple[set[bytes], ...]:
     """Return the digests found in each of `_PLACES`, and in the outputs of ops that change a tensor in place."""
-    heads = _heads(wanted)
+    heads = heads_of(wanted)
     writing = process.names.ops_that(OpSemantics.IN_PLACE)
     made, taken, written = set[bytes](), set[bytes](), set[bytes]()
     for chunk in process.chunks():
@@ -598,7 +572,7 @@ def outputs_with(digests: Set[bytes], chunks: Iterable[Chunk]) -> dict[bytes, li
     Raises:
         TraceError: The trace is damaged.
     """
-    heads, found = _heads(digests), dict[bytes, list[tuple[int, int]]]()
+    heads, found = heads_of(digests), dict[bytes, list[tuple[int, int]]]()
     for chunk in chunks:
         outputs = chunk.children["outputs"]
         for row in np.unique(outputs.owners[np.isin(outputs.columns["digest"][:, 0], heads)]).tolist():
@@ -608,6 +582,6 @@ def outputs_with(digests: Set[bytes], chunks: Iterable[Chunk]) -> dict[bytes, li
     return found
 
 
-def _heads(digests: Set[bytes]) -> Array:
+def heads_of(digests: Set[bytes]) -> Array:
     """Return the first halves of digests, which nearly always suffice to rule a match out."""
     return np.frombuffer(b"".join(digest[:8] for digest in digests), dtype=np.uint64)

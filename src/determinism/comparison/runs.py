@@ -14,7 +14,7 @@ from determinism.comparison.causality import Found, OriginTracer
 from determinism.comparison.columns import StepCounts
 from determinism.comparison.divergence import MOST_ENTRIES, Divergence, Loss, StepHistory
 from determinism.comparison.fingerprints import Streams, ordered, streams_sharing_work, unordered
-from determinism.comparison.ordered import compare_processes, up_to_common_step
+from determinism.comparison.ordered import compare_common_steps, compare_processes, last_step
 from determinism.comparison.partners import pair_siblings
 from determinism.comparison.processes import ComparePairs, ProcessComparison, ProcessPair, compare_none
 from determinism.comparison.recorded import (
@@ -57,8 +57,7 @@ def compare_as_far_as_recorded(first: ProcessTrace, second: ProcessTrace, traces
         TraceError: A trace is damaged.
     """
     if any(trace.manifest.get("stopped_by") in STOPPED_BY_US for trace in traces):
-        whole = up_to_common_step(first, second)
-        return compare_processes(*whole) if whole is not None else ProcessComparison(first.key)
+        return compare_common_steps(first, second)
     result = compare_processes(first, second)
     if not _is_structure(result.divergence):
         return result
@@ -71,7 +70,7 @@ def compare_as_far_as_recorded(first: ProcessTrace, second: ProcessTrace, traces
     first, second = first.until(limit), second.until(limit)
     result = compare_processes(first, second)
     if result.divergence is not None and _is_structure(result.divergence):
-        last = min(_last_step(process) for process in (first, second))
+        last = min(last_step(process) for process in (first, second))
         if result.divergence.step >= last:
             return ProcessComparison(first.key)
     return result
@@ -79,10 +78,6 @@ def compare_as_far_as_recorded(first: ProcessTrace, second: ProcessTrace, traces
 
 def _is_structure(divergence: Divergence | None) -> bool:
     return divergence is not None and divergence.kind is Kind.STRUCTURE
-
-
-def _last_step(process: ProcessTrace) -> int:
-    return max((int(chunk.columns["step"][-1]) for chunk in process.chunks()), default=0)
 
 
 def conclude(comparison: Comparison, traces: Sequence[Trace], *, allow_failure: bool) -> Comparison:

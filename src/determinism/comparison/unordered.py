@@ -13,6 +13,7 @@ from determinism.comparison.divergence import Divergence
 from determinism.comparison.fingerprints import Streams, reported_process
 from determinism.comparison.flow import Flow
 from determinism.comparison.kind import Threads, as_changed_by_threads, dead_difference, describe, line_of
+from determinism.comparison.lockstep import LOOKS
 from determinism.comparison.partners import ContentGroup, Sides, draw_behind, paired, unmatched
 from determinism.comparison.processes import ProcessComparison, VisibleDifferences
 from determinism.comparison.records import (
@@ -28,7 +29,7 @@ from determinism.comparison.records import (
 from determinism.trace.chunks import Array, Chunk
 from determinism.trace.process import ProcessTrace
 from determinism.trace.views import JoinedStreams
-from determinism.types import Access, Kind, Level, Role, Stream
+from determinism.types import Access, Kind, Level, Stream
 
 # Follows a difference that vanished: what read it before still counts, and so does what was computed from that.
 
@@ -78,8 +79,6 @@ def _marked(chunk: Chunk, roots_of: dict[int, set[int]]) -> set[int]:
 
 
 # Follows the differences of records that were paired by their content.
-
-_LOOKS = (Role.ESCAPE, Role.CHECKPOINT)
 
 
 class UnorderedFlow(Flow):
@@ -137,7 +136,7 @@ class UnorderedFlow(Flow):
 
     def _reach_sinks(self, some: Entry, is_extra: bool, roots: set[int]) -> None:
         if self._has_sinks:
-            self._is_look = some.role in _LOOKS
+            self._is_look = some.role in LOOKS
             super()._reach_sinks(some, is_extra, roots)
 
     def _settle(self, root: Root) -> None:

@@ -200,7 +200,7 @@ class ValueScan:
         for run, (mine, other, chunk) in enumerate(((first, second, group.first), (second, first, group.second))):
             alone = mine[(mine >= 0) & (other < 0) & is_late]
             self._alone[run] += int((chunk.columns["role"][alone] != Role.STATE).sum())
-        paired = (first >= 0) & (second >= 0)
+        paired = group.pairing.are_pairs
         for at in np.flatnonzero(group.flags.outputs & paired & is_late).tolist():
             if self._first is not None and (self._beyond is not None or not self._is_rounding(self._first)):
                 break
@@ -331,10 +331,6 @@ _AGAIN = "Record both with `determinism record --values 64`"
 
 def with_values(comparison: Comparison, traces: Sequence[Trace]) -> Comparison:
     """Return a comparison extended by how far apart the values of its runs are.
-
-    Args:
-        comparison: The comparison of the runs.
-        traces: The traces of the same runs.
 
     Raises:
         TraceError: A trace cannot be read.

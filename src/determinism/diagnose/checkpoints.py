@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
 from typing import NamedTuple
+
+from determinism.diagnose.parsed_module import Function, Module
 
 PUT_BACK_TOO_EARLY = (
     "It was saved and restored, but was drawn from before the first step: creating the iterator of a DataLoader draws, for instance. "
@@ -184,15 +185,11 @@ def is_saved_by(identifier: str, file: str, line: int) -> bool:
     written = _WAYS_TO_SAVE.get(identifier)
     if written is None:
         return False
-    try:
-        text = Path(file).read_text(encoding="utf-8")
-        tree = ast.parse(text)
-    except (OSError, ValueError, SyntaxError, RecursionError):
+    module = Module.read(file)
+    if module is None:
         return False
     around = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.lineno <= line <= (node.end_lineno or 0)
+        node for node in module.nodes if isinstance(node, Function) and node.lineno <= line <= (node.end_lineno or 0)
     ]
-    code = ast.unparse(max(around, key=lambda node: node.lineno) if around else tree)
+    code = ast.unparse(max(around, key=lambda node: node.lineno) if around else module.tree)
     return re.search(written, code) is not None

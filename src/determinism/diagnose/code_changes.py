@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import pairwise, takewhile
 
-from determinism.diagnose.parsed_module import Module, assigned, parameters
-from determinism.diagnose.program_flow import MADE_SEEDS, Program
-from determinism.diagnose.program_text import (
-    Change,
+from determinism.diagnose.parsed_module import (
     Edit,
-    ProgramText,
-    Unfixable,
+    Function,
+    Loop,
+    Module,
+    assigned,
+    counter_of,
+    given_to,
+    is_none,
     keyword_of,
-    last_name,
-    place_of,
-    seeded_calls,
+    last_part,
+    parameters,
 )
+from determinism.diagnose.program_flow import MADE_SEEDS, Program
 from determinism.diagnose.sources import Source, SourceSite
 from determinism.probes.runtime import Elements
 from determinism.run_spec import CodeChange, FixedSource
+
+Change = tuple[list[Edit], tuple[str, ...]]
+"""Edits, and the imports that they need."""
+
+
+class Unfixable(Exception):
+    """No small change exists for this expression."""
+
 
 # An expression of a program that uses a source, and how to inspect it.
 
@@ -31,7 +41,7 @@ from determinism.run_spec import CodeChange, FixedSource
 class Place:
     """An expression of a program that uses a source."""
 
-    text: ProgramText
+    module: Module
     node: ast.expr
     source: Source
 
@@ -58,17 +68,18 @@ def possible_uses(held: FixedSource) -> list[Source]:
     Args:
         held: The line, and what is used there.
     """
-    try:
-        text = Path(held.file).read_bytes()
-        tree = ast.parse(text)
-    except (OSError, SyntaxError, ValueError):
+    module = Module.read(held.file)
+    if module is None:
         return []
-    code = text.splitlines()[held.line - 1].decode(errors="replace").strip() if held.line else ""
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.lineno == held.line]
+    code = module.lines[held.line - 1].strip() if held.line else ""
+    calls = [node for node in module.nodes if isinstance(node, ast.Call) and node.lineno == held.line]
     if held.source == "unseeded-generator":
-        calls.sort(key=lambda call: not (_takes_seed(call) or last_name(call.func) in _MAKE_GENERATORS))
-    functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    inner = [one.name for one in functions if one.lineno < held.line <= (one.end_lineno or one.lineno)]
+        calls.sort(key=lambda call: not (_takes_seed(call) or last_part(call.func) in _MAKE_GENERATORS))
+    inner = [
+        node.name
+        for node in module.nodes
+        if isinstance(node, Function) and node.lineno < held.line <= (node.end_lineno or node.lineno)
+    ]
     return [source_of(node, held, code, inner[-1] if inner else "<module>") for node in calls]
 
 
@@ -95,7 +106,6 @@ _GENERATORS = ("generator", "default_rng", "randomstate", "seedsequence")
 _MAKE_GENERATORS = ("Random", "PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 _SETS_SEED = ("seed", "manual_seed", "manual_seed_all", "set_seed", "seed_all", "set_random_seed")
 _SEED_KEYWORDS = ("seed", "a", "x", "entropy", "random_state", "base_seed")
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _CONVERSIONS = ("int", "float", "abs", "round", "hash", "str", "from_bytes")
 _VARYING_MODULES = ("time", "datetime", "uuid", "secrets")
 _VARYING_CALLS = (
@@ -120,33 +130,33 @@ def constant_seed(place: Place) -> Change:
     """
     if not _goes_into_seed(place) or _takes_seed(place.node):
         raise Unfixable
-    text, part = place.text, _varying_part(place)
-    is_text = isinstance(part, ast.Call) and last_name(part.func) == "str"
-    return [text.replaced(part, "'0'" if is_text else "0")], ()
+    module, part = place.module, _varying_part(place)
+    is_text = isinstance(part, ast.Call) and last_part(part.func) == "str"
+    return [module.replaced(part, "'0'" if is_text else "0")], ()
 
 
 def _takes_seed(node: ast.expr) -> bool:
     """Whether a call makes or seeds a generator, so that a constant cannot replace it."""
-    name = last_name(node.func).lower() if isinstance(node, ast.Call) else ""
+    name = last_part(node.func).lower() if isinstance(node, ast.Call) else ""
     return name in _SETS_SEED or any(part in name for part in _GENERATORS)
 
 
 def _goes_into_seed(place: Place) -> bool:
-    text = place.text
-    node: ast.AST = place.node
-    while (parent := text.parent(node)) is not None and not isinstance(parent, ast.stmt):
+    module = place.module
+    for node, parent in pairwise(module.outwards(place.node)):
+        if isinstance(parent, ast.stmt):
+            break
         if isinstance(parent, ast.keyword) and parent.arg in _SEED_KEYWORDS:
             return True
-        if isinstance(parent, ast.Call) and (_is_of_seeds(last_name(parent.func)) or _is_named_seed(parent)):
+        if isinstance(parent, ast.Call) and (_is_of_seeds(last_part(parent.func)) or _is_named_seed(parent)):
             return True
         if isinstance(parent, ast.Dict) and any(
             value is node and key is not None and _is_of_seeds(_name_of(key))
             for key, value in zip(parent.keys, parent.values, strict=True)
         ):
             return True
-        node = parent
     if isinstance(parent, ast.Return):
-        return _is_of_seeds(_name_of_function(text, parent))
+        return _is_of_seeds(_name_of_function(module, parent))
     targets = parent.targets if isinstance(parent, ast.Assign) else []
     if isinstance(parent, ast.AnnAssign):
         targets = [parent.target]
@@ -157,15 +167,12 @@ def _name_of(target: ast.expr) -> str:
     """Return the last name or the key of what is assigned to; empty if it has neither."""
     if isinstance(target, ast.Subscript):
         target = target.slice
-    return str(target.value) if isinstance(target, ast.Constant) else last_name(target)
+    return str(target.value) if isinstance(target, ast.Constant) else last_part(target)
 
 
-def _name_of_function(text: ProgramText, node: ast.AST) -> str:
+def _name_of_function(module: Module, node: ast.AST) -> str:
     """Return the name of the enclosing function; empty if there is none."""
-    at: ast.AST | None = node
-    while at is not None and not isinstance(at, _FUNCTIONS):
-        at = text.parent(at)
-    return "" if at is None else at.name
+    return next((one.name for one in module.outwards(node) if isinstance(one, Function)), "")
 
 
 _WITH_DEFAULT = ("add_argument", "option", "setdefault", "get", "getenv", "pop")
@@ -174,20 +181,16 @@ _WITH_DEFAULT = ("add_argument", "option", "setdefault", "get", "getenv", "pop")
 def _is_named_seed(call: ast.Call) -> bool:
     """Whether a call looks up a seed by name, such as a command-line option: its other argument is the default."""
     names = (one.value for one in call.args if isinstance(one, ast.Constant))
-    return last_name(call.func) in _WITH_DEFAULT and any("seed" in str(name).lower() for name in names)
+    return last_part(call.func) in _WITH_DEFAULT and any("seed" in str(name).lower() for name in names)
 
 
 def _varying_part(place: Place) -> ast.expr:
     """Return the largest part of a seed around a source that consists only of sources and constants."""
-    text, part = place.text, place.node
-    node: ast.AST = part
-    while isinstance(parent := text.parent(node), ast.expr | ast.FormattedValue):
-        if isinstance(parent, ast.JoinedStr):
-            # Before Python 3.12, the parts of an f-string have no reliable positions.
-            part = parent
-        elif isinstance(parent, ast.expr) and _is_varying(parent, place.node, part):
-            part = parent
-        node = parent
+    part = place.node
+    for node in takewhile(lambda one: isinstance(one, ast.expr), place.module.outwards(part)):
+        # Before Python 3.12, the parts of an f-string have no reliable positions.
+        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.expr) and _is_varying(node, place.node, part)):
+            part = node
     return part
 
 
@@ -202,12 +205,11 @@ def _is_varying(node: ast.expr, *known: ast.expr) -> bool:
         return _is_varying(node.value, *known)
     if not isinstance(node, ast.Call):
         return False
-    given = [*node.args, *(keyword.value for keyword in node.keywords)]
-    return _is_varying_call(node.func, *known) and all(_is_varying(one, *known) for one in given)
+    return _is_varying_call(node.func, *known) and all(_is_varying(one, *known) for one in given_to(node))
 
 
 def _is_varying_call(function: ast.expr, *known: ast.expr) -> bool:
-    name = last_name(function)
+    name = last_part(function)
     if name in _CONVERSIONS or name in _VARYING_CALLS:
         return True
     if isinstance(function, ast.Name):
@@ -221,15 +223,15 @@ def _is_varying_call(function: ast.expr, *known: ast.expr) -> bool:
 def _first_name(node: ast.expr) -> str:
     while isinstance(node, ast.Attribute):
         node = node.value
-    return last_name(node)
+    return last_part(node)
 
 
 def entropy(place: Place) -> Change:
     """Replace a generator of the operating system with a seeded one, and a seed from outside with a constant."""
     call = place.call
-    if last_name(call.func) == "SystemRandom":
-        return [place.text.renamed(call.func, "Random"), place.text.first_argument(call, "0")], ()
-    if any(part in last_name(call.func).lower() for part in _GENERATORS):
+    if last_part(call.func) == "SystemRandom":
+        return [place.module.renamed(call.func, "Random"), place.module.first_argument(call, "0")], ()
+    if any(part in last_part(call.func).lower() for part in _GENERATORS):
         # The bytes were read inside it, or for it.
         return unseeded(place)
     return constant_seed(place)
@@ -237,25 +239,27 @@ def entropy(place: Place) -> Change:
 
 def unseeded(place: Place) -> Change:
     """Give a seed to a generator that is made or seeded without one."""
-    text, call = place.text, place.call
+    module, call = place.module, place.call
     given = next(iter(_seeds_given(call)), None)
     if given is not None:
         # It was None in these runs, and may be a seed in others.
         may_be_given = isinstance(given, ast.Name | ast.Attribute)
         return [
-            text.replaced(given, f"0 if {text.of(given)} is None else {text.of(given)}" if may_be_given else "0")
+            module.replaced(
+                given, f"0 if {module.text_of(given)} is None else {module.text_of(given)}" if may_be_given else "0"
+            )
         ], ()
-    edits = [text.first_argument(call, "0")]
-    if last_name(call.func) == "from_non_deterministic_state":
-        return [*edits, text.renamed(call.func, "from_seed")], ()
+    edits = [module.first_argument(call, "0")]
+    if last_part(call.func) == "from_non_deterministic_state":
+        return [*edits, module.renamed(call.func, "from_seed")], ()
     # `torch.seed()` and `Generator.seed()` take no seed; `random.seed()` and `numpy.random.seed()` do.
-    is_module = isinstance(call.func, ast.Attribute) and "random" in text.of(call.func.value).rpartition(".")[2]
-    if last_name(call.func) in ("seed", "seed_all") and isinstance(call.func, ast.Attribute) and not is_module:
-        if text.of(call.func.value) not in ("np.random", "numpy.random"):
-            if last_name(call.func) == "seed" and not isinstance(text.parent(call), ast.Expr):
+    is_module = isinstance(call.func, ast.Attribute) and "random" in module.text_of(call.func.value).rpartition(".")[2]
+    if last_part(call.func) in ("seed", "seed_all") and isinstance(call.func, ast.Attribute) and not is_module:
+        if module.text_of(call.func.value) not in ("np.random", "numpy.random"):
+            if last_part(call.func) == "seed" and not isinstance(module.parents.get(call), ast.Expr):
                 # It returns the seed, and `manual_seed` the generator.
-                return [text.replaced(call, f"{text.of(call.func.value)}.manual_seed(0).initial_seed()")], ()
-            edits.append(text.renamed(call.func, f"manual_{last_name(call.func)}"))
+                return [module.replaced(call, f"{module.text_of(call.func.value)}.manual_seed(0).initial_seed()")], ()
+            edits.append(module.renamed(call.func, f"manual_{last_part(call.func)}"))
     return edits, ()
 
 
@@ -269,23 +273,11 @@ def seed_value(place: Place) -> Change:
     value = None if not values else values[0]
     if value is not None:
         # The rest of the seed stays, such as a seed that the user passes or a rank.
-        made = _made_in_file(place.text, value)
-        value = value if made is None and chosen_by(place.text, value) is None else made
+        made = Program([place.module], has_fixed_hashes=False).varying_seed(place.module, value)
+        value = value if made is None and chosen_by(place.module, value) is None else made
     if value is None:
         raise Unfixable
-    return [place.text.replaced(value, "0")], ()
-
-
-def _made_in_file(text: ProgramText, value: ast.expr) -> ast.expr | None:
-    """Return the expression in the same file that makes a seed vary between runs; None if none is found."""
-    module = Module.parsed("", text.source.decode())
-    same = next(
-        (node for node in module.nodes if isinstance(node, ast.expr) and place_of(node) == place_of(value)), None
-    )
-    if same is None:
-        return None
-    made = Program([module], has_fixed_hashes=False).varying_seed(module, same)
-    return None if made is None else text.at_place(place_of(made))
+    return [place.module.replaced(value, "0")], ()
 
 
 def _seeds_given(call: ast.Call) -> list[ast.expr]:
@@ -303,53 +295,46 @@ _MOST_ASSIGNMENTS = 4
 """The most assignments in a row that are followed back."""
 
 
-def chosen_by(text: ProgramText, value: ast.expr, depth: int = 0) -> str | None:
+def chosen_by(module: Module, value: ast.expr, depth: int = 0) -> str | None:
     """Say who chooses a value that a program uses; None if it is the program itself, judging by its text.
 
     Args:
-        text: The program.
+        module: The program.
         value: An expression in it.
         depth: How many assignments are between the original value and this one.
     """
     variable = _variable_of_environment(value)
     if variable is not None:
         return f"the environment variable {variable}"
-    if isinstance(value, ast.Attribute) and _is_looked_up(text, value):
-        return text.of(value)
+    if isinstance(value, ast.Attribute) and _is_looked_up(module, value):
+        return module.text_of(value)
     if isinstance(value, ast.Name):
-        scope = _scope(text, value)
-        if isinstance(scope, _FUNCTIONS) and value.id in parameters(scope):
+        scope = _scope(module, value)
+        if isinstance(scope, Function) and value.id in parameters(scope):
             return f"the parameter {value.id} of {scope.name}()"
-        parts = _assigned_in(text, scope, value.id) if depth < _MOST_ASSIGNMENTS else []
+        parts = _assigned_in(module, scope, value.id) if depth < _MOST_ASSIGNMENTS else []
         depth += 1
     elif isinstance(value, ast.Call):
         # What another function computes from its arguments is that function's choice.
-        parts = value.args if last_name(value.func) in _CONVERSIONS else []
+        parts = value.args if last_part(value.func) in _CONVERSIONS else []
     else:
         parts = [part for part in ast.iter_child_nodes(value) if isinstance(part, ast.expr)]
-    return next((found for part in parts if (found := chosen_by(text, part, depth)) is not None), None)
+    return next((found for part in parts if (found := chosen_by(module, part, depth)) is not None), None)
 
 
 def seed_chosen_by(use: Source) -> str | None:
-    """Say who chooses the seed that a call sets; None if nobody else does, or it sets no seed.
-
-    Args:
-        use: The call.
-    """
+    """Say who chooses the seed that a call sets; None if nobody else does, or it sets no seed."""
     if use.source != "seed-value":
         return None
-    try:
-        text = ProgramText(Path(use.site.file).read_bytes(), use.site.file)
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return None
-    call = text.at(use.site)
+    module = Module.read(use.site.file)
+    call = None if module is None else module.at(use.site.place)
     values = _seeds_given(call) if isinstance(call, ast.Call) else []
-    return next((found for value in values if (found := chosen_by(text, value)) is not None), None)
+    return next((found for value in values if module and (found := chosen_by(module, value)) is not None), None)
 
 
-def _is_looked_up(text: ProgramText, node: ast.Attribute) -> bool:
+def _is_looked_up(module: Module, node: ast.Attribute) -> bool:
     """Whether it is the value of a dotted name, such as `arguments.seed`, and not a function that is called."""
-    parent = text.parent(node)
+    parent = module.parents.get(node)
     if isinstance(parent, ast.Attribute) or (isinstance(parent, ast.Call) and parent.func is node):
         return False
     at: ast.expr = node
@@ -368,13 +353,13 @@ def _variable_of_environment(node: ast.AST) -> str | None:
         name = node.args[0]
     else:
         return None
-    is_environment = last_name(holder) in ("environ", "getenv")
+    is_environment = last_part(holder) in ("environ", "getenv")
     return str(name.value) if is_environment and isinstance(name, ast.Constant) else None
 
 
-def _assigned_in(text: ProgramText, scope: ast.AST, name: str) -> list[ast.expr]:
+def _assigned_in(module: Module, scope: ast.AST, name: str) -> list[ast.expr]:
     """Return what is assigned to a name in a scope; in the whole file if nothing is assigned there."""
-    for place in dict.fromkeys((scope, text.tree)):
+    for place in dict.fromkeys((scope, module.tree)):
         pairs = [pair for node in ast.walk(place) for pair in assigned(node)]
         found = [value for target, value in pairs if isinstance(target, ast.Name) and target.id == name]
         if found:
@@ -408,12 +393,12 @@ _CHANGING = frozenset({"add", "remove", "discard", "update", "difference_update"
 
 
 def fixed_set(
-    text: ProgramText, node: ast.expr, elements: str | None, argument: str | None, attribute: str | None = None
+    module: Module, node: ast.expr, elements: str | None, argument: str | None, attribute: str | None = None
 ) -> list[Edit] | None:
     """Return the edits that make a set be iterated in a fixed order; None if no small change does.
 
     Args:
-        text: The program.
+        module: The program.
         node: What is iterated, or the call that a set is passed to.
         elements: What its elements are; see `Elements`.
         argument: Number or keyword of the argument that is a set, if one is.
@@ -424,136 +409,196 @@ def fixed_set(
         key = f", key=lambda one: one.{attribute}"
     if argument is None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "pop":
-            return None if key is None else _smallest_taken(text, node, node.func.value, key)
-        return _without_set(text, node) if key is None else text.around(node, "sorted(", f"{key})")
+            return None if key is None else _smallest_taken(module, node, node.func.value, key)
+        return _without_set(module, node) if key is None else module.around(node, "sorted(", f"{key})")
     if not isinstance(node, ast.Call):
         return None
     passed = _argument(node, argument)
     if passed is None:
         return None
     if key is None:
-        return _without_set(text, passed)
+        return _without_set(module, passed)
     if isinstance(node.func, ast.Name) and node.func.id == "list" and len(node.args) == 1:
-        edits = [text.renamed(node.func, "sorted")]
-        return edits if not key else [*edits, Edit(text.end(passed), text.end(passed), key)]
-    return text.around(passed, "sorted(", f"{key})")
+        edits = [module.renamed(node.func, "sorted")]
+        return edits if not key else [*edits, Edit(module.end(passed), module.end(passed), key)]
+    return module.around(passed, "sorted(", f"{key})")
 
 
 def _argument(call: ast.Call, name: str) -> ast.expr | None:
     if name.isdigit():
         return call.args[int(name)] if int(name) < len(call.args) else None
-    return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
+    keyword = keyword_of(call, name)
+    return None if keyword is None else keyword.value
 
 
-def _smallest_taken(text: ProgramText, call: ast.Call, holder: ast.expr, key: str) -> list[Edit] | None:
+def _smallest_taken(module: Module, call: ast.Call, holder: ast.expr, key: str) -> list[Edit] | None:
     """Take the smallest element instead of any: `x = s.pop()` becomes `x = min(s)` and `s.remove(x)`."""
-    statement = text.parent(call)
+    statement = module.parents.get(call)
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1 or not isinstance(holder, _PLAIN):
         return None
     target = statement.targets[0]
-    if not isinstance(target, ast.Name) or (text.parent(holder) is not call.func):
+    if not isinstance(target, ast.Name) or (module.parents.get(holder) is not call.func):
         return None
-    end, indentation = text.end(statement), " " * statement.col_offset
-    removal = f"\n{indentation}{text.of(holder)}.remove({target.id})"
-    return [text.replaced(call, f"min({text.of(holder)}{key})"), Edit(end, end, removal)]
+    end, indentation = module.end(statement), " " * statement.col_offset
+    removal = f"\n{indentation}{module.text_of(holder)}.remove({target.id})"
+    return [module.replaced(call, f"min({module.text_of(holder)}{key})"), Edit(end, end, removal)]
 
 
-def _without_set(text: ProgramText, node: ast.expr) -> list[Edit] | None:
+def _without_set(module: Module, node: ast.expr) -> list[Edit] | None:
     """Keep objects in order of arrival, in a dictionary instead of a set."""
-    made = _kept_in_order(text, node)
+    made = _kept_in_order(module, node)
     if made is not None:
         return [made]
     if not isinstance(node, _PLAIN):
         return None
-    name = text.of(node)
-    uses = [one for one in ast.walk(_scope(text, node)) if isinstance(one, type(node)) and text.of(one) == name]
+    name = module.text_of(node)
+    uses = [
+        one for one in ast.walk(_scope(module, node)) if isinstance(one, type(node)) and module.text_of(one) == name
+    ]
     stored = [one for one in uses if isinstance(one.ctx, ast.Store)]
-    definition = text.parent(stored[0]) if len(stored) == 1 else None
-    if not isinstance(definition, ast.Assign) or any(_is_changed(text, one) for one in uses):
+    definition = module.parents.get(stored[0]) if len(stored) == 1 else None
+    if not isinstance(definition, ast.Assign) or any(_is_changed(module, one) for one in uses):
         return None
-    edit = _kept_in_order(text, definition.value)
+    edit = _kept_in_order(module, definition.value)
     return None if edit is None else [edit]
 
 
-def _kept_in_order(text: ProgramText, node: ast.expr) -> Edit | None:
+def _kept_in_order(module: Module, node: ast.expr) -> Edit | None:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("set", "frozenset"):
-        return text.renamed(node.func, "dict.fromkeys") if len(node.args) == 1 else None
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and _kept_in_order(text, node.left) is not None:
+        return module.renamed(node.func, "dict.fromkeys") if len(node.args) == 1 else None
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and _kept_in_order(module, node.left) is not None:
         left = node.left.args[0] if isinstance(node.left, ast.Call) else node.left
-        return text.replaced(node, f"dict.fromkeys(one for one in {text.of(left)} if one not in {text.of(node.right)})")
+        return module.replaced(
+            node, f"dict.fromkeys(one for one in {module.text_of(left)} if one not in {module.text_of(node.right)})"
+        )
     if isinstance(node, ast.Set):
-        return text.replaced(node, f"dict.fromkeys([{text.of(node)[1:-1]}])")
-    return text.replaced(node, f"dict.fromkeys({text.of(node)[1:-1]})") if isinstance(node, ast.SetComp) else None
+        return module.replaced(node, f"dict.fromkeys([{module.text_of(node)[1:-1]}])")
+    return (
+        module.replaced(node, f"dict.fromkeys({module.text_of(node)[1:-1]})") if isinstance(node, ast.SetComp) else None
+    )
 
 
-def _scope(text: ProgramText, node: ast.expr) -> ast.AST:
+def _scope(module: Module, node: ast.expr) -> ast.AST:
     """Return where a name may be assigned: its function, or for an attribute its class."""
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef) if isinstance(node, ast.Name) else (ast.ClassDef,)
-    at: ast.AST = node
-    while (parent := text.parent(at)) is not None:
-        at = parent
-        if isinstance(at, kinds):
-            return at
-    return at
+    kinds = Function if isinstance(node, ast.Name) else ast.ClassDef
+    return next((one for one in module.outwards(node) if isinstance(one, kinds)), module.tree)
 
 
-def _is_changed(text: ProgramText, use: ast.expr) -> bool:
+def _is_changed(module: Module, use: ast.expr) -> bool:
     """Whether a name is used in a way that only a set allows."""
-    parent = text.parent(use)
+    parent = module.parents.get(use)
     if isinstance(parent, ast.Attribute):
         return parent.attr in _CHANGING
     return isinstance(parent, ast.BinOp | ast.AugAssign)
 
 
+# A seed for a library that seeds itself differently in each run.
+
+TAKE_GENERATORS = ("rng", "generator")
+"""Parameters that take a generator rather than a seed."""
+_MADE_BY = {
+    "Random": ("random.Random(0)", "import random"),
+    "RandomState": ("numpy.random.RandomState(0)", "import numpy"),
+    "manual_seed": ("torch.Generator().manual_seed(0)", "import torch"),
+}
+"""A seeded generator, by the function that makes or seeds a library's own; otherwise NumPy's newer one is used."""
+_NUMPY = ("numpy.random.default_rng(0)", "import numpy")
+_SEEDED_OBJECTS = {"sampler": ("optuna.samplers.TPESampler(seed=0)", "import optuna")}
+"""A seeded object, by the parameter that takes it. Optuna chooses this sampler for studies with one objective."""
+_OF_SEVERAL_OBJECTIVES = "directions"
+"""The parameter with which Optuna chooses another sampler."""
+
+
+def seeded_calls(module: Module, source: Source) -> Change:
+    """Give a seed to the calls of the program that led to a library's generators.
+
+    Args:
+        module: The file of the first of these calls.
+        source: What the library used.
+
+    Raises:
+        Unfixable: None of them is known to take a seed, or one already passes a value.
+    """
+    edits, imports = [], []
+    for led in source.led_by:
+        call = module.at(led.site.place) if led.site.file == source.led_by[0].site.file else None
+        if led.argument is None or not isinstance(call, ast.Call):
+            continue
+        if led.argument in _SEEDED_OBJECTS and keyword_of(call, _OF_SEVERAL_OBJECTIVES) is not None:
+            raise Unfixable
+        value, needed = _value(led.argument, source, module.loops_of(call))
+        given = keyword_of(call, led.argument)
+        if given is None:
+            edits.append(module.last_argument(call, f"{led.argument}={value}"))
+        elif is_none(given.value):
+            edits.append(module.replaced(given.value, value))
+        else:
+            raise Unfixable
+        imports += [needed] * bool(needed)
+    if not edits:
+        raise Unfixable
+    return edits, tuple(dict.fromkeys(imports))
+
+
+def _value(argument: str, source: Source, loops: Sequence[Loop]) -> tuple[str, str]:
+    """Return what to pass for a parameter, and the import it needs: in a counting loop, a different seed each time."""
+    if argument in _SEEDED_OBJECTS:
+        return _SEEDED_OBJECTS[argument]
+    if argument not in TAKE_GENERATORS:
+        return (counter_of(loops[0]) if loops else None) or "0", ""
+    library = Module.read(source.site.file)
+    if library is None:
+        raise Unfixable
+    call = library.at(source.site.place)
+    return _MADE_BY.get(last_part(call.func) if isinstance(call, ast.Call) else "", _NUMPY)
+
+
 # The smallest change to a program that removes a source of nondeterminism, at the line that uses it.
 
 
-def code_fix(source: Source, file: Path | None = None) -> CodeChange | None:
-    """Return the change that removes a source; None if no small change does, or the file is missing or has changed.
-
-    Args:
-        source: The source, with its location.
-        file: Where the program's file is, if not where the site says.
-    """
+def code_fix(source: Source) -> CodeChange | None:
+    """Return the change that removes a source; None if no small change does, or the file is missing or has changed."""
     fix = _FIXES.get(source.source)
     changed = source.led_by[0].site.file if source.led_by else source.site.file
     try:
-        text = ProgramText((file or Path(changed)).read_bytes(), changed)
-        node = text.at(source.site)
+        module = Module.read(changed)
+        if module is None:
+            return None
+        node = module.at(source.site.place)
         if source.is_in_library:
-            edits, imports = seeded_calls(text, source)
+            edits, imports = seeded_calls(module, source)
         elif fix is None or node is None:
             return None
         else:
-            edits, imports = fix(Place(text, node, source))
-    except (OSError, SyntaxError, ValueError, RecursionError, Unfixable):
+            edits, imports = fix(Place(module, node, source))
+    except (ValueError, RecursionError, Unfixable):
         return None
-    present = {ast.unparse(one) for one in ast.walk(text.tree) if isinstance(one, ast.Import | ast.ImportFrom)}
+    present = {ast.unparse(one) for one in ast.walk(module.tree) if isinstance(one, ast.Import | ast.ImportFrom)}
     missing = tuple(line for line in imports if line not in present)
-    return CodeChange(changed, text.changed(edits), missing) if edits else None
+    return CodeChange(changed, module.changed(edits), missing) if edits else None
 
 
 def _set_order(place: Place) -> Change:
     source = place.source
-    return fixed_set(place.text, place.node, source.elements, source.argument, source.key) or [], ()
+    return fixed_set(place.module, place.node, source.elements, source.argument, source.key) or [], ()
 
 
 def _listing(place: Place) -> Change:
-    text, call = place.text, place.call
-    name = last_name(call.func)
-    parent = text.parent(call)
+    module, call = place.module, place.call
+    name = last_part(call.func)
+    parent = module.parents.get(call)
     if name in ("walk", "fwalk"):
-        return _sorted_walk(text, parent), ()
+        return _sorted_walk(module, parent), ()
     if name == "scandir":
         if isinstance(parent, ast.withitem):
             raise Unfixable
-        return text.around(call, "sorted(", ", key=lambda entry: entry.name)"), ()
-    if isinstance(parent, ast.Call) and last_name(parent.func) == "list" and len(parent.args) == 1:
-        return [text.renamed(parent.func, "sorted")], ()
-    return text.around(call, "sorted(", ")"), ()
+        return module.around(call, "sorted(", ", key=lambda entry: entry.name)"), ()
+    if isinstance(parent, ast.Call) and last_part(parent.func) == "list" and len(parent.args) == 1:
+        return [module.renamed(parent.func, "sorted")], ()
+    return module.around(call, "sorted(", ")"), ()
 
 
-def _sorted_walk(text: ProgramText, loop: ast.AST | None) -> list[Edit]:
+def _sorted_walk(module: Module, loop: ast.AST | None) -> list[Edit]:
     """Sort the folders and files of each step of a walk, at the beginning of the loop's body."""
     if not isinstance(loop, ast.For) or not isinstance(loop.target, ast.Tuple) or len(loop.target.elts) < 3:
         raise Unfixable
@@ -561,81 +606,81 @@ def _sorted_walk(text: ProgramText, loop: ast.AST | None) -> list[Edit]:
     first = loop.body[0]
     if len(names) != 2 or first.lineno == loop.lineno:
         raise Unfixable
-    start, indentation = text.start(first), " " * first.col_offset
+    start, indentation = module.start(first), " " * first.col_offset
     return [Edit(start, start, "".join(f"{name}.sort()\n{indentation}" for name in names))]
 
 
 def _hash(place: Place) -> Change:
-    text, node = place.text, place.node
+    module, node = place.module, place.node
     key = keyword_of(node, "key")
-    if key is not None and last_name(key.value) == "hash":
-        return [text.replaced(key.value, "repr")], ()
+    if key is not None and last_part(key.value) == "hash":
+        return [module.replaced(key.value, "repr")], ()
     call = place.call
-    if last_name(call.func) != "hash" or len(call.args) != 1:
+    if last_part(call.func) != "hash" or len(call.args) != 1:
         raise Unfixable
     argument = call.args[0]
-    return [text.replaced(call, f"zlib.crc32(repr({text.of(argument)}).encode())")], ("import zlib",)
+    return [module.replaced(call, f"zlib.crc32(repr({module.text_of(argument)}).encode())")], ("import zlib",)
 
 
 def _identity(place: Place) -> Change:
-    text, node = place.text, place.node
+    module, node = place.module, place.node
     key = keyword_of(node, "key")
     if (
         key is None
-        or last_name(key.value) != "id"
+        or last_part(key.value) != "id"
         or not isinstance(node, ast.Call)
-        or last_name(node.func) != "sorted"
+        or last_part(node.func) != "sorted"
     ):
         raise Unfixable
-    return [text.replaced(node, f"list({text.of(node.args[0])})")], ()
+    return [module.replaced(node, f"list({module.text_of(node.args[0])})")], ()
 
 
 def _completion(place: Place) -> Change:
-    text, call = place.text, place.call
-    name = last_name(call.func)
+    module, call = place.module, place.call
+    name = last_part(call.func)
     if name == "imap_unordered":
-        return [text.renamed(call.func, "imap")], ()
+        return [module.renamed(call.func, "imap")], ()
     if name == "as_completed" and (call.args or keyword_of(call, "fs")):
         keyword = keyword_of(call, "fs")
         futures = call.args[0] if keyword is None else keyword.value
-        kept = futures_in_order(text, futures)
+        kept = futures_in_order(module, futures)
         if kept is None:
             raise Unfixable
-        return [text.replaced(call, kept[0]), *kept[1]], ()
+        return [module.replaced(call, kept[0]), *kept[1]], ()
     # `wait` returns sets, so everything that is done with them would have to change.
     raise Unfixable
 
 
-def futures_in_order(text: ProgramText, futures: ast.expr) -> tuple[str, list[Edit]] | None:
+def futures_in_order(module: Module, futures: ast.expr) -> tuple[str, list[Edit]] | None:
     """Return text that yields futures in submission order, and what else must change for it; None if there is none."""
     if isinstance(futures, ast.SetComp | ast.Set):
-        return f"[{text.of(futures)[1:-1]}]", []
+        return f"[{module.text_of(futures)[1:-1]}]", []
     if not isinstance(futures, ast.Name):
-        return text.of(futures), []
+        return module.text_of(futures), []
     given = [
         node.value
-        for node in ast.walk(text.tree)
+        for node in ast.walk(module.tree)
         if isinstance(node, ast.Assign)
         and any(isinstance(target, ast.Name) and target.id == futures.id for target in node.targets)
     ]
     sets = [value for value in given if isinstance(value, ast.SetComp | ast.Set)]
-    if any(isinstance(value, ast.Call) and last_name(value.func) in ("set", "frozenset") for value in given):
+    if any(isinstance(value, ast.Call) and last_part(value.func) in ("set", "frozenset") for value in given):
         return None
-    return futures.id, [text.replaced(value, f"[{text.of(value)[1:-1]}]") for value in sets]
+    return futures.id, [module.replaced(value, f"[{module.text_of(value)[1:-1]}]") for value in sets]
 
 
 def _memory(place: Place) -> Change:
-    text, call = place.text, place.call
-    name = last_name(call.func)
+    module, call = place.module, place.call
+    name = last_part(call.func)
     new = {"empty": "zeros", "empty_like": "zeros_like", "new_empty": "new_zeros"}.get(name)
     if new is None:
         raise Unfixable
-    imported = () if isinstance(call.func, ast.Attribute) else _imported_beside(text, name, new)
-    return [text.renamed(call.func, new)], imported
+    imported = () if isinstance(call.func, ast.Attribute) else _imported_beside(module, name, new)
+    return [module.renamed(call.func, new)], imported
 
 
-def _imported_beside(text: ProgramText, name: str, new: str) -> tuple[str, ...]:
-    for node in ast.walk(text.tree):
+def _imported_beside(module: Module, name: str, new: str) -> tuple[str, ...]:
+    for node in ast.walk(module.tree):
         if isinstance(node, ast.ImportFrom) and any((one.asname or one.name) == name for one in node.names):
             return (f"from {node.module} import {new}",)
     return ()
@@ -643,24 +688,24 @@ def _imported_beside(text: ProgramText, name: str, new: str) -> tuple[str, ...]:
 
 def _pipeline(place: Place) -> Change:
     """Make the stages of a data pipeline yield their elements in order, by their argument or their options."""
-    text, call = place.text, place.call
+    module, call = place.module, place.call
     keyword = keyword_of(call, "deterministic")
     if keyword is not None:
-        return [text.replaced(keyword.value, "True")], ()
-    if last_name(call.func) != "with_options":
+        return [module.replaced(keyword.value, "True")], ()
+    if last_part(call.func) != "with_options":
         given = [one for one in call.args if isinstance(one, ast.Constant) and one.value is False]
         if len(given) != 1:
             raise Unfixable
-        return [text.replaced(given[0], "True")], ()
+        return [module.replaced(given[0], "True")], ()
     chosen = [
         node.value
-        for node in ast.walk(text.tree)
+        for node in ast.walk(module.tree)
         if isinstance(node, ast.Assign)
         and any(isinstance(one, ast.Attribute) and one.attr.endswith("deterministic") for one in node.targets)
     ]
     if len(chosen) != 1:
         raise Unfixable
-    return [text.replaced(chosen[0], "True")], ()
+    return [module.replaced(chosen[0], "True")], ()
 
 
 def _kept(name: str) -> Callable[[Place], Change]:
@@ -668,7 +713,7 @@ def _kept(name: str) -> Callable[[Place], Change]:
         keyword = keyword_of(place.node, name)
         if keyword is None:
             raise Unfixable
-        return [place.text.replaced(keyword.value, "True")], ()
+        return [place.module.replaced(keyword.value, "True")], ()
 
     return fix
 

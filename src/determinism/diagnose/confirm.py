@@ -26,10 +26,10 @@ from determinism.comparison.divergence import (
 from determinism.comparison.records import entry_of
 from determinism.comparison.result import Comparison
 from determinism.comparison.tensors import difference
-from determinism.errors import TraceError
+from determinism.errors import TraceError, first_few
 from determinism.knowledge.entries import Device, OpVerdict, op_at
 from determinism.knowledge.query import entries_for
-from determinism.op_semantics import OpSemantics, framework_of
+from determinism.op_semantics import OpSemantics, base_name, framework_of
 from determinism.trace.files import StoredTensor, read_document, read_tensors
 from determinism.trace.process import ProcessTrace, Trace
 from determinism.trace.schema import (
@@ -51,12 +51,7 @@ MOST_BYTES = 256 << 20
 
 
 def executions(divergence: Divergence, traces: Sequence[Trace]) -> int:
-    """Return how often a divergence's op ran at its line, in its process of the run with the record; 1 if unknown.
-
-    Args:
-        divergence: The first divergence.
-        traces: The traces of the runs.
-    """
+    """Return how often a divergence's op ran at its line, in its process of the run with the record; 1 if unknown."""
     if divergence.kind is not Kind.OP or divergence.records_of >= len(traces):
         return 1
     keys = (divergence.stream or divergence.process,)
@@ -222,20 +217,17 @@ def _known_to_vary(ops: Sequence[dict[str, Any]], first: Divergence) -> str:
     if not varying:
         return ""
     named = [
-        f"{_base_name(one['op'])} ({PurePath(one['file']).name}:{one['line']})"
-        if one["file"]
-        else _base_name(one["op"])
-        for one in varying[:_MOST_KNOWN]
+        f"{base_name(one['op'])} ({PurePath(one['file']).name}:{one['line']})" if one["file"] else base_name(one["op"])
+        for one in varying
     ]
-    more = f" and {len(varying) - _MOST_KNOWN} more" if len(varying) > _MOST_KNOWN else ""
-    return f" Of its ops, these are known to vary on a {device.upper()}: {', '.join(named)}{more}."
+    return f" Of its ops, these are known to vary on a {device.upper()}: {first_few(named, _MOST_KNOWN)}."
 
 
 def _varies_on(device: str, op: str) -> bool:
     """Whether XLA's version of an op is known to be nondeterministic by default."""
     framework = framework_of(op)
     # XLA's version of a TensorFlow op is unrelated to TensorFlow's own kernel.
-    name = f"tf2xla.{_base_name(op)}" if framework == "tensorflow" else f"jax.lax.{_base_name(op).replace('-', '_')}"
+    name = f"tf2xla.{base_name(op)}" if framework == "tensorflow" else f"jax.lax.{base_name(op).replace('-', '_')}"
     statuses = [status for entry in entries_for(name, framework) for status in op_at(entry).statuses]
     return any(
         status.default is OpVerdict.NONDETERMINISTIC and status.device in (device, Device.ANY) for status in statuses
@@ -249,19 +241,15 @@ def _fused(ops: Sequence[dict[str, Any]], inside: Inside | None) -> str:
     if inside is None or len(lines) == 1:
         return text
     adds = "add" if " and " in inside.op else "adds"
-    return f"{text} Of these, {_base_name(inside.op)} {adds} to the same elements from several threads, in any order."
+    return f"{text} Of these, {base_name(inside.op)} {adds} to the same elements from several threads, in any order."
 
 
 def _by_line(ops: Sequence[dict[str, Any]]) -> list[str]:
     """Return ops with their line, grouped by line."""
     by_line: dict[tuple[str, int], dict[str, None]] = {}
     for one in ops:
-        by_line.setdefault((one["file"], one["line"]), {})[_base_name(one["op"])] = None
+        by_line.setdefault((one["file"], one["line"]), {})[base_name(one["op"])] = None
     return [f"{' and '.join(names)} ({Path(file).name}:{line})" for (file, line), names in by_line.items()]
-
-
-def _base_name(op: str) -> str:
-    return op.partition("::")[2] or op
 
 
 def _inside(found: dict[str, Any] | None) -> Inside | None:

@@ -49,12 +49,7 @@ def causes() -> dict[str, CauseEntry]:
     return {
         identifier: CauseEntry(
             identifier,
-            entry["title"],
-            entry["why"],
-            entry["remedy"],
-            entry.get("code"),
-            tuple((name, value) for name, value in entry["env"]) if "env" in entry else None,
-            entry.get("side_effect"),
+            **{**entry, "env": tuple((name, value) for name, value in entry["env"]) if "env" in entry else None},
         )
         for identifier, entry in entries.items()
     }
@@ -88,15 +83,16 @@ class Intervention:
         """Perturb factors."""
         return cls(frozenset((name, Action.PERTURBED) for name in factors))
 
-    def also(self, other: Intervention) -> Intervention:
-        """Combine both; what one of them fixes is not perturbed."""
-        fixed = {name for name, action in self.factors | other.factors if action is Action.FIXED}
-        factors = {(name, action) for name, action in self.factors | other.factors if name not in fixed}
+    def also(self, *others: Intervention) -> Intervention:
+        """Combine all; what one of them fixes is not perturbed."""
+        every = (self, *others)
+        factors = frozenset().union(*(one.factors for one in every))
+        fixed = {name for name, action in factors if action is Action.FIXED}
         return Intervention(
-            frozenset(factors | {(name, Action.FIXED) for name in fixed}),
-            self.sources | other.sources,
-            self.fresh_copy or other.fresh_copy,
-            self.changes | other.changes,
+            frozenset((name, action) for name, action in factors if action is Action.FIXED or name not in fixed),
+            frozenset().union(*(one.sources for one in every)),
+            any(one.fresh_copy for one in every),
+            frozenset().union(*(one.changes for one in every)),
         )
 
     def without(self, other: Intervention) -> Intervention:
@@ -220,17 +216,14 @@ class Hypothesis:
 
 def are_tried_together(first: Hypothesis, second: Hypothesis) -> bool:
     """Whether two hypotheses about sources of the program are first tried together, where there are many."""
-    if first.source is None or second.source is None:
-        return False
-    return (first.source.is_in_library, not first.source.led_by, first.makes_seed) == (
-        second.source.is_in_library,
-        not second.source.led_by,
-        second.makes_seed,
-    )
+    sorts = [
+        one.source and (one.source.is_in_library, not one.source.led_by, one.makes_seed) for one in (first, second)
+    ]
+    return sorts[0] is not None and sorts[0] == sorts[1]
 
 
-def sites_of(divergence: Divergence) -> tuple[Frame, ...]:
-    """Return the lines that a divergence points to: inside a compiled function, where memory was allocated or saved, the call, its forward call.
+def sites_of(divergence: Divergence, *first: Frame | None) -> tuple[Frame, ...]:
+    """Return some lines, and then those that a divergence points to: inside a compiled function, where memory was allocated or saved, the call, its forward call.
 
     A line that only starts the backward pass says less than the line whose gradient it computes.
     """
@@ -238,7 +231,7 @@ def sites_of(divergence: Divergence) -> tuple[Frame, ...]:
     if divergence.site is not None and _STARTS_BACKWARD.search(divergence.site.code):
         called = (divergence.forward_site, divergence.site)
     inner = None if divergence.inside is None else divergence.inside.site
-    found = (inner, divergence.allocated_at, divergence.saved_at, *called)
+    found = (*first, inner, divergence.allocated_at, divergence.saved_at, *called)
     return tuple(dict.fromkeys(site for site in found if site is not None))
 
 
@@ -440,9 +433,6 @@ class ExperimentRunner(Protocol):
     def probe(self, intervention: Intervention) -> Trial:
         """Run the program twice with its sources noted.
 
-        Args:
-            intervention: What is changed about each run.
-
         Raises:
             BudgetSpent: There is no time left for it.
             LaunchError: The user stopped it.
@@ -643,11 +633,7 @@ def unexplained_text(left: Divergence | None, probed: Trial) -> str:
 
 
 def unseen_text(probed: Trial) -> str:
-    """Return sentences on the user's modules in which nothing could be noted, each after a space; may be empty.
-
-    Args:
-        probed: Runs with the sources noted.
-    """
+    """Return sentences on the user's modules in which nothing could be noted, each after a space; may be empty."""
     if probed.failure is not None:
         return f" What the program takes from outside could not be observed: {probed.failure.rstrip('.')}."
     named = [f" Nothing could be observed in {PurePath(one.file).name}: {one.reason}." for one in probed.unprobed]

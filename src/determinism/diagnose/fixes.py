@@ -10,10 +10,18 @@ from itertools import islice
 from pathlib import Path, PurePath
 
 from determinism.comparison.divergence import Fix
-from determinism.diagnose.code_changes import code_fix, keeps_other_seed_parts, possible_uses, seed_chosen_by
+from determinism.diagnose.code_changes import (
+    TAKE_GENERATORS,
+    code_fix,
+    keeps_other_seed_parts,
+    possible_uses,
+    seed_chosen_by,
+)
 from determinism.diagnose.experiments import Hypothesis, Intervention, Trial, causes
+from determinism.diagnose.parsed_module import Module, counter_of, keyword_of, last_part
 from determinism.diagnose.program_flow import MADE_SEEDS
-from determinism.diagnose.program_text import keyword_of, last_name, lines_at_start, seeded_again, unified_diff
+from determinism.diagnose.program_text import lines_at_start, unified_diff
+from determinism.diagnose.sources import Source
 from determinism.factors.catalog import FACTORS
 from determinism.run_spec import CodeChange, FixedSource
 
@@ -28,8 +36,7 @@ def code_change(hypothesis: Hypothesis) -> CodeChange | None:
     """
     if not hypothesis.intervention.sources:
         return None
-    uses = [hypothesis.source] if hypothesis.source is not None else possible_uses(_held(hypothesis))
-    return next((found for use in uses if (found := code_fix(use)) is not None), None)
+    return next((found for use in _uses(hypothesis) if (found := code_fix(use)) is not None), None)
 
 
 def with_fixes(found: Sequence[Hypothesis], plain: Intervention) -> Intervention:
@@ -39,12 +46,10 @@ def with_fixes(found: Sequence[Hypothesis], plain: Intervention) -> Intervention
         found: The causes that experiments confirmed.
         plain: What all runs have in common.
     """
-    intervention = plain
-    for one in found:
-        change = code_change(one)
-        added = one.intervention if change is None else Intervention(changes=frozenset({change}))
-        intervention = intervention.also(added)
-    return intervention
+    changes = [(one, code_change(one)) for one in found]
+    return plain.also(
+        *(one.intervention if change is None else Intervention(changes=frozenset({change})) for one, change in changes)
+    )
 
 
 def fixes_for(
@@ -104,6 +109,10 @@ def _held(hypothesis: Hypothesis) -> FixedSource:
     return FixedSource(hypothesis.source.site.file, hypothesis.source.site.line, hypothesis.source.source)
 
 
+def _uses(hypothesis: Hypothesis) -> list[Source]:
+    return possible_uses(_held(hypothesis)) if hypothesis.source is None else [hypothesis.source]
+
+
 def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None, started: Path | None) -> Fix:
     proof = _proof(trial, step_seconds)
     entry = causes()[hypothesis.cause]
@@ -111,19 +120,13 @@ def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None
         return _fix_of_source(hypothesis, trial, proof, started)
     if hypothesis.intervention.fresh_copy:
         title = "Start each run from the same files, for example in a fresh copy of the folder"
-        return Fix(
-            hypothesis.cause,
-            title,
-            "determinism check --fresh-copy -- COMMAND",
-            None,
-            *proof,
-            side_effect=entry.side_effect,
-        )
+        code = "determinism check --fresh-copy -- COMMAND"
+        return Fix(hypothesis.cause, title, code, None, *proof, side_effect=entry.side_effect)
     factors = [name for name, _ in hypothesis.intervention.factors]
     remedy = FACTORS[factors[0]].remedy if len(factors) == 1 else None
     if remedy is None:
         # It takes a change that only the author can make, and that is not what the experiment did.
-        return Fix(hypothesis.cause, entry.remedy, None, None, side_effect=entry.side_effect)
+        return Fix(hypothesis.cause, entry.remedy, side_effect=entry.side_effect)
     added = None
     if remedy.code is not None and started is not None:
         added = lines_at_start(started, remedy.code, before=hypothesis.calls or hypothesis.sites[:1])
@@ -152,8 +155,7 @@ def _fix_of_source(
     change = code_change(hypothesis)
     if change is None or (trial is None and not all(one.is_declared for one in led_by)):
         # The runs used a fixed value there, and no line is known that yields just that value.
-        uses = [hypothesis.source] if hypothesis.source is not None else possible_uses(held)
-        chooser = next((found for use in uses if (found := seed_chosen_by(use)) is not None), None)
+        chooser = next((found for use in _uses(hypothesis) if (found := seed_chosen_by(use)) is not None), None)
         if chooser is not None:
             title = f"Give {chooser} the same value in each run; it becomes the seed {place}"
             return Fix(hypothesis.cause, title, side_effect=entry.side_effect)
@@ -164,19 +166,43 @@ def _fix_of_source(
     if is_elsewhere:
         # What is used here was made on another line, such as a set, or a seed shared by several generators.
         place = f"at {PurePath(file).name}:{change.changes[0].line}"
-    repeated = None if led_by or is_elsewhere else _repeated(hypothesis)
     if led_by and hypothesis.source is not None:
         warning = seeded_again(hypothesis.source)
     else:
-        warning = repeated or _apart(hypothesis, change, started)
+        warning = (None if is_elsewhere else _repeated(hypothesis)) or _apart(hypothesis, change, started)
     title = f"{entry.remedy}, {place}{'' if warning is None else f'. {warning}'}"
     code = "\n".join([*change.imports, textwrap.dedent(change.code)])
     return Fix(hypothesis.cause, title, code, None, *proof, patch=unified_diff(change), side_effect=entry.side_effect)
 
 
+def seeded_again(source: Source) -> str | None:
+    """Return a sentence on what gets the same seed each time a line runs; None if nothing is known to.
+
+    Args:
+        source: What a library used, after a call of the program that then gets a seed.
+    """
+    for led in source.led_by:
+        module = Module.read(led.site.file)
+        call = None if module is None else module.at(led.site.place)
+        if module is None or not isinstance(call, ast.Call) or led.argument in (None, *TAKE_GENERATORS):
+            continue
+        loops = module.loops_of(call)
+        if loops and counter_of(loops[0]) is None:
+            return f"The line is in a loop, and each pass then begins with the same numbers: {_FIRST_TIME}"
+        if len(loops) > 1:
+            return f"The loop is within another one, each pass of which then begins with the same seeds: {_FIRST_TIME}"
+        # It seeds an existing object, whether or not that has a generator.
+        if not loops and last_part(call.func) == "reset" and led.site.function not in ("<module>", "main"):
+            return f"If the line runs more than once, it then begins with the same numbers each time: {_FIRST_TIME}"
+    return None
+
+
+_FIRST_TIME = "pass a seed the first time only, or a different one each time"
+
+
 def _repeated(hypothesis: Hypothesis) -> str | None:
     """Warn that equal runs are not enough for a generator that is seeded repeatedly."""
-    source = hypothesis.source or next(iter(possible_uses(_held(hypothesis))), None)
+    source = next(iter(_uses(hypothesis)), None)
     if source is None or source.source not in _SEEDED:
         return None
     runs = max(source.counts)
@@ -245,31 +271,23 @@ def _makes_loader_workers(file: Path, *, importing: str | None = None) -> bool:
         importing: The module that it must import.
     """
     try:
-        text = file.read_bytes()
-        if b"DataLoader" not in text:
-            return False
-        tree = ast.parse(text)
-    except (OSError, SyntaxError, ValueError, RecursionError):
+        # Most files of a folder need not be parsed.
+        module = Module.read(file) if b"DataLoader" in file.read_bytes() else None
+    except OSError:
         return False
-    if importing is not None and not _imports(tree, importing):
+    if module is None or (importing is not None and not _imports(module, importing)):
         return False
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and last_name(node.func) == "DataLoader"]
+    calls = [node for node in module.nodes if isinstance(node, ast.Call) and last_part(node.func) == "DataLoader"]
     workers = [keyword.value for call in calls if (keyword := keyword_of(call, "num_workers")) is not None]
     return any(not isinstance(one, ast.Constant) or one.value != 0 for one in workers)
 
 
-def _imports(tree: ast.Module, name: str) -> bool:
+def _imports(module: Module, name: str) -> bool:
     """Whether a program imports a module with this name, or something from it."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            modules = [one.name for one in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            modules = [node.module or "", *(one.name for one in node.names)]
-        else:
-            continue
-        if any(module.rpartition(".")[2] == name for module in modules):
-            return True
-    return False
+    imports = [node for node in module.nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = [one.name for node in imports for one in node.names]
+    names += [node.module or "" for node in imports if isinstance(node, ast.ImportFrom)]
+    return any(one.rpartition(".")[2] == name for one in names)
 
 
 def _ratio(trial: Trial, step_seconds: float | None) -> float | None:

@@ -19,13 +19,8 @@ from determinism.comparison.result import Comparison, FileChange, Leftover
 from determinism.diagnose.code_changes import code_fix, is_of_seed, source_of
 from determinism.diagnose.experiments import Hypothesis, Intervention, calls_of, sites_of, stages_at_fault
 from determinism.diagnose.parsed_module import given_to
-from determinism.diagnose.program_flow import (
-    Found,
-    Program,
-    read_program,
-)
-from determinism.diagnose.program_text import LIBRARY_SEED, library_evidence, library_sites
-from determinism.diagnose.sources import ANSWERED, Source, use_text
+from determinism.diagnose.program_flow import Found, Program, read_program
+from determinism.diagnose.sources import ANSWERED, LIBRARY_SEED, Source, library_evidence, library_sites, use_text
 from determinism.environment import CHOICE_OF_KERNEL, EnvironmentDifference, fixes_hashes
 from determinism.factors.catalog import FACTORS
 from determinism.knowledge.entries import op_at
@@ -38,11 +33,7 @@ from determinism.types import Kind
 
 
 def may_be_patched(op: str) -> bool:
-    """Whether `determinism.patch` replaces an op, as far as is known for PyTorch; for TensorFlow, only the framework itself knows.
-
-    Args:
-        op: Its name as in records.
-    """
+    """Whether `determinism.patch` replaces an op, as far as is known for PyTorch; for TensorFlow, only the framework itself knows."""
     if framework_of(op) == "tensorflow":
         return True
     return any(op_at(entry).patches for name in _names(op) for entry in entries_for(name, "torch"))
@@ -149,15 +140,15 @@ def _by_seeds(of_seeds: Sequence[Source], divergence: Divergence) -> Iterator[Hy
         lines.setdefault((source.site.file, source.site.line), []).append(source)
     for made in lines.values():
         held = Intervention(sources=frozenset(_held(source) for source in made))
-        sites = dict.fromkeys([made[0].site.frame, *sites_of(divergence)])
-        yield Hypothesis("seed-varies", held, tuple(sites), (use_text(made[0]),), made[0])
+        sites = sites_of(divergence, made[0].site.frame)
+        yield Hypothesis("seed-varies", held, sites, (use_text(made[0]),), made[0])
 
 
 def _by_clock(looks: Sequence[Source], sources: Sequence[Source], divergence: Divergence) -> Hypothesis:
     """Return one hypothesis for all reads of the clock: a fixed time must not be compared with one that is not."""
     held = frozenset(_held(source) for source in sources if source.source == "clock")
-    sites = dict.fromkeys([*(source.site.frame for source in looks), *sites_of(divergence)])
-    return Hypothesis("clock", Intervention(sources=held), tuple(sites), (use_text(looks[0]),), looks[0])
+    sites = sites_of(divergence, *(source.site.frame for source in looks))
+    return Hypothesis("clock", Intervention(sources=held), sites, (use_text(looks[0]),), looks[0])
 
 
 def _held(source: Source) -> FixedSource:
@@ -173,8 +164,8 @@ def without_source(held: FixedSource) -> Intervention:
 def _by_source(source: Source, divergence: Divergence) -> Hypothesis:
     intervention = without_source(_held(source))
     if source.is_in_library:
-        lines = dict.fromkeys([*library_sites(source), *sites_of(divergence)])
-        return Hypothesis(LIBRARY_SEED, intervention, tuple(lines), library_evidence(source), source)
+        sites = sites_of(divergence, *library_sites(source))
+        return Hypothesis(LIBRARY_SEED, intervention, sites, library_evidence(source), source)
     site = source.site.frame
     sites = (site, *(other for other in sites_of(divergence) if (other.file, other.line) != (site.file, site.line)))
     cause = CAUSE_OF_SOURCE[source.source]
@@ -237,7 +228,7 @@ def hypotheses(
         *([_by_factor("thread-schedule", divergence)] if draws_in_turn else ()),
         *source_hypotheses(divergence, sources),
         *_by_xla(divergence),
-        *(_by_schedules(divergence, sources) if _is_beside(divergence) else ()),
+        *(_by_schedules(divergence, sources) if is_beside(divergence) else ()),
         *_by_libraries(divergence, sources),
         *_by_changed_files(divergence, changed_files),
         *_by_caches(divergence, leftovers),
@@ -290,8 +281,7 @@ def _only_seems_to_help(one: Hypothesis, divergence: Divergence) -> bool:
 
     Other algorithms and fewer threads also change when threads meet; where no op is to blame, runs with them are equal by chance.
     """
-    is_beside = divergence.kind is Kind.MUTATION or divergence.thread is not None or divergence.stream is not None
-    is_elsewhere = is_beside or divergence.kind in _NOT_BY_AN_OP
+    is_elsewhere = divergence.kind is Kind.MUTATION or is_beside(divergence) or divergence.kind in _NOT_BY_AN_OP
     return one.cause in VARYING_OPS and is_elsewhere and not varies_alone(divergence)
 
 
@@ -304,7 +294,7 @@ def open_status(one: Hypothesis, divergence: Divergence, is_tried: Callable[[Int
         is_tried: Whether an intervention was made, and changed nothing.
     """
     if one.source is None:
-        is_about_threads = one.intervention == Intervention.fix("thread-schedule") and _is_beside(divergence)
+        is_about_threads = one.intervention == Intervention.fix("thread-schedule") and is_beside(divergence)
         is_open = is_about_threads and not is_tried(one.intervention)
     elif one.source.source in ANSWERED:
         # No experiment fixes all of it. Different output matters only where the program computes with it.
@@ -367,7 +357,7 @@ def _leftover(divergence: Divergence, leftovers: Sequence[Leftover]) -> Iterator
 
 def _by_changed_files(divergence: Divergence, changed_files: Sequence[str]) -> Iterator[Hypothesis]:
     """Yield the hypothesis that a run read, unseen, what an earlier one wrote: libraries such as HDF5's may open files in C."""
-    if changed_files and divergence.kind in _OUTSIDE and divergence.thread is None and divergence.stream is None:
+    if changed_files and divergence.kind in _OUTSIDE and not is_beside(divergence):
         shown = ", ".join(changed_files[:_MOST_LEFTOVERS])
         more = len(changed_files) - _MOST_LEFTOVERS
         evidence = f"The runs changed {shown}{f' and {more} more files' if more > 0 else ''}; no reads were seen."
@@ -398,8 +388,7 @@ def _leftover_texts(leftovers: Sequence[Leftover]) -> tuple[str, ...]:
 
 
 def _opened(divergence: Divergence, leftovers: Sequence[Leftover]) -> tuple[Frame, ...]:
-    opened = [one.site for one in leftovers if one.site is not None]
-    return tuple(dict.fromkeys([*opened, *sites_of(divergence)]))
+    return sites_of(divergence, *(one.site for one in leftovers))
 
 
 def _by_choices(divergence: Divergence, environment: Sequence[EnvironmentDifference]) -> Iterator[Hypothesis]:
@@ -454,7 +443,7 @@ def _by_threads(divergence: Divergence) -> Iterator[Hypothesis]:
 
 
 def _arrival_sites(divergence: Divergence) -> tuple[Frame, ...]:
-    return tuple(dict.fromkeys(site for site in (divergence.received_at, *sites_of(divergence)) if site is not None))
+    return sites_of(divergence, divergence.received_at)
 
 
 def _by_schedules(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypothesis]:
@@ -464,14 +453,14 @@ def _by_schedules(divergence: Divergence, sources: Sequence[Source]) -> Iterator
             # Only threads can take turns; processes that fill a queue run one after the other.
             held = Intervention.fix("process-schedule")
             yield replace(_by_source(source, divergence), intervention=held, source=None)
-    if _is_beside(divergence):
+    if is_beside(divergence):
         yield _by_factor("thread-schedule", divergence)
     if divergence.process.rpartition(".")[2].startswith("worker-"):
         # Workers may share more than memory, such as a cache that the first to arrive fills.
         yield _by_factor("workers", divergence)
 
 
-def _is_beside(divergence: Divergence) -> bool:
+def is_beside(divergence: Divergence) -> bool:
     """Whether it is in a thread other than the main one, or in a stream whose records have no order of their own."""
     return divergence.thread is not None or divergence.stream is not None
 
@@ -498,8 +487,8 @@ def _by_factor(name: str, divergence: Divergence) -> Hypothesis:
     if cause == "address-order":
         # The salt of strings changes what is allocated, and thus every later address.
         intervention = intervention.also(Intervention.fix("hash-seed"))
-    sites = dict.fromkeys([*stages_at_fault(name, divergence), *sites_of(divergence)])
-    return Hypothesis(cause, intervention, tuple(sites), _evidence(divergence), calls=calls_of(list(sites), divergence))
+    sites = sites_of(divergence, *stages_at_fault(name, divergence))
+    return Hypothesis(cause, intervention, sites, _evidence(divergence), calls=calls_of(sites, divergence))
 
 
 _DRAWS = re.compile(r"\bgenerator=|\b(rand\w*|normal_?|bernoulli_?|multinomial|uniform_|exponential_)\(")
@@ -599,12 +588,7 @@ _OUTSIDE = frozenset({Kind.DATA, Kind.ARGUMENT, Kind.STRUCTURE, Kind.ORDER})
 
 
 def recorded_lines(divergence: Divergence, traces: Sequence[Trace]) -> dict[str, set[tuple[int, str]]]:
-    """Return the lines of the program that were recorded, by file: number and code of each.
-
-    Args:
-        divergence: Where the runs first differ.
-        traces: The traces of the runs.
-    """
+    """Return the lines of the program that were recorded, by file: number and code of each."""
     processes = traces[0].processes if traces else ()
     recorded = [one.names.frame(text) for one in processes for text in one.names.texts(Table.FRAME)]
     lines: dict[str, set[tuple[int, str]]] = {}
@@ -615,10 +599,6 @@ def recorded_lines(divergence: Divergence, traces: Sequence[Trace]) -> dict[str,
 
 def likely_hypotheses(comparison: Comparison, traces: Sequence[Trace]) -> list[Hypothesis]:
     """Return what most likely made two runs differ, judging by the records and the program's text.
-
-    Args:
-        comparison: The comparison of the runs.
-        traces: The traces of the same runs.
 
     Returns:
         Only the likeliest; none if nothing points to one.
@@ -674,7 +654,7 @@ def _by_other_threads(comparison: Comparison, divergence: Divergence) -> list[Hy
     others = [site for site in (*sites_apart, *(one.site for one in comparison.dead_first)) if site is not None]
     if divergence.kind is not Kind.DATA or divergence.op != STEP_OP or divergence.thread is not None or not others:
         return []
-    sites = tuple(dict.fromkeys([others[0], *sites_of(divergence)]))
+    sites = sites_of(divergence, others[0])
     evidence = "No op of the main thread made the value; another value that differs was made at that line."
     return [Hypothesis("thread-race", Intervention.fix("thread-schedule"), sites, (evidence,))]
 
@@ -712,16 +692,16 @@ def _of_seed(seeding: Frame, origin: Found, divergence: Divergence) -> Hypothesi
     made = [one for one in uses if is_of_seed(one)]
     if made:
         held = frozenset(_held(one) for one in made)
-        sites = dict.fromkeys([frame, seeding, *sites_of(divergence)])
+        sites = sites_of(divergence, frame, seeding)
         evidence = f"{seeding.code} at {Path(seeding.file).name}:{seeding.line} uses it as the seed."
-        return Hypothesis("seed-varies", Intervention(sources=held), tuple(sites), (evidence,), made[0])
+        return Hypothesis("seed-varies", Intervention(sources=held), sites, (evidence,), made[0])
     for one in uses:
         if one.source == "hash" and code_fix(one) is not None:
             return _by_source(one, divergence)
-    sites = dict.fromkeys([seeding, frame, *sites_of(divergence)])
+    sites = sites_of(divergence, seeding, frame)
     set_there = FixedSource(seeding.file, seeding.line, "seed-value")
     evidence = f"The seed comes from {origin.code} at {Path(origin.file).name}:{origin.line}."
-    return Hypothesis("seed-varies", Intervention(sources=frozenset({set_there})), tuple(sites), (evidence,))
+    return Hypothesis("seed-varies", Intervention(sources=frozenset({set_there})), sites, (evidence,))
 
 
 def _of_values(divergence: Divergence, program: Program) -> list[Hypothesis]:
@@ -734,10 +714,9 @@ def _of_values(divergence: Divergence, program: Program) -> list[Hypothesis]:
     if found is None:
         return []
     cause = "address-order" if found.has_objects else CAUSE_OF_SOURCE[found.source]
-    sites = dict.fromkeys([found.frame, *sites_of(divergence)])
     evidence = "According to the program's source, the differing value comes from there."
     intervention = without_source(FixedSource(found.file, found.line, found.source))
-    return [Hypothesis(cause, intervention, tuple(sites), (evidence,))]
+    return [Hypothesis(cause, intervention, sites_of(divergence, found.frame), (evidence,))]
 
 
 _KERAS_SEEDS = ("uint32", "int64", "int32")
@@ -760,7 +739,7 @@ def _of_number_of_threads(divergence: Divergence, program: Program) -> list[Hypo
         origin = program.back_from([(module, one) for one in given_to(call)])
         if origin is not None:
             held = without_source(FixedSource(origin.file, origin.line, origin.source))
-            sites = dict.fromkeys([origin.frame, module.frame(call), *sites_of(divergence)])
+            sites = sites_of(divergence, origin.frame, module.frame(call))
             evidence = (f"It decides how many threads compute, at {Path(module.file).name}:{call.lineno}.",)
-            return [Hypothesis(CAUSE_OF_SOURCE[origin.source], held, tuple(sites), evidence)]
+            return [Hypothesis(CAUSE_OF_SOURCE[origin.source], held, sites, evidence)]
     return []

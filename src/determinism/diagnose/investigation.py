@@ -35,6 +35,7 @@ from determinism.diagnose.hypotheses import (
     VARYING_OPS,
     hypotheses,
     hypotheses_of_kind,
+    is_beside,
     is_same,
     is_used_at,
     is_varying_kernel,
@@ -46,7 +47,7 @@ from determinism.diagnose.hypotheses import (
 from determinism.diagnose.program_text import started_program
 from determinism.diagnose.sources import ANSWERED, TIMED, Source, is_interchangeable
 from determinism.environment import CHOICE_OF_KERNEL
-from determinism.errors import LaunchError
+from determinism.errors import LaunchError, first_few
 from determinism.factors.catalog import Action, obstacle
 from determinism.trace.schema import Frame
 from determinism.types import Kind
@@ -60,19 +61,10 @@ _LEAST_RUNS = 2
 """Whole runs that show a program to be bit-identical, once other runs have ruled out that the divergence vanished by chance."""
 
 
-_SCHEDULES = frozenset(
-    {
-        "thread-race",
-        "shared-generator",
-        "process-race",
-        "queue-order",
-        "torn-checkpoint",
-        "arrival-order",
-        "worker-order",
-        "pipeline-order",
-        "pipeline-race",
-    }
-)
+_SCHEDULES = frozenset({
+    "thread-race", "shared-generator", "process-race", "queue-order", "torn-checkpoint", "arrival-order", "worker-order", "pipeline-order",
+    "pipeline-race",
+})  # fmt: skip
 """Causes in which timing decides: the only ones to expect where runs differ only occasionally."""
 
 
@@ -346,8 +338,7 @@ class Investigation:
         names = list(dict.fromkeys(hypothesis.title for hypothesis in interventions))
         if not names:
             return ""
-        more = f" and {len(names) - _MOST_UNTRIED} more" if len(names) > _MOST_UNTRIED else ""
-        text = f" Not tried: {', '.join(names[:_MOST_UNTRIED])}{more}."
+        text = f" Not tried: {first_few(names, _MOST_UNTRIED)}."
         return f"{text} To continue: {self.command}" if self.command else text
 
     def _status(self, hypothesis: Hypothesis, trial: Trial, divergence: Divergence, num_needed: int) -> Status:
@@ -515,9 +506,7 @@ class Investigation:
 
     def _trial(self, together: Sequence[Hypothesis], *, may_be_short: bool = True, tried: int | None = None) -> Trial:
         """Run the program with some causes removed, unless that was done before; see `_runs_needed`."""
-        intervention = self._held
-        for hypothesis in together:
-            intervention = intervention.also(hypothesis.intervention)
+        intervention = self._held.also(*(one.intervention for one in together))
         if intervention not in self._trials:
             runs = self._runs_needed(intervention, may_be_short=may_be_short, tried=tried)
             self._made(intervention, intervention.without(self._held), may_be_short=may_be_short, runs=runs)
@@ -702,7 +691,8 @@ class Investigation:
 
     def _experiments_with(self, hypothesis: Hypothesis, removed: Sequence[Hypothesis]) -> list[Experiment]:
         """Return the experiments that support a cause: with all causes removed, and with all but this one."""
-        names = [_together(removed).name, _together([other for other in removed if other is not hypothesis]).name]
+        others = [one for one in removed if one is not hypothesis]
+        names = [Intervention().also(*(one.intervention for one in part)).name for part in (removed, others)]
         return [experiment for experiment in self._experiments if experiment.factor in names]
 
     def _suppose_what_was_probed(self, divergence: Divergence | None) -> None:
@@ -781,15 +771,8 @@ def _named(cause: Cause) -> tuple[str, tuple[Frame, ...]]:
 
 def _may_depend_on_timing(divergence: Divergence) -> bool:
     """Whether what differs may well be equal by chance."""
-    is_beside = divergence.thread is not None or divergence.stream is not None or divergence.received_at is not None
-    return divergence.kind in (Kind.OP, Kind.MUTATION) or is_beside
-
-
-def _together(removed: Sequence[Hypothesis]) -> Intervention:
-    intervention = Intervention()
-    for hypothesis in removed:
-        intervention = intervention.also(hypothesis.intervention)
-    return intervention
+    is_at_once = divergence.kind in (Kind.OP, Kind.MUTATION) or divergence.received_at is not None
+    return is_at_once or is_beside(divergence)
 
 
 def _cause(hypothesis: Hypothesis, status: Status, experiments: Sequence[Experiment]) -> Cause:

@@ -6,12 +6,13 @@ import ast
 import itertools
 import re
 from collections import deque
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from determinism.redaction import redacted_code
+from determinism.run_spec import ChangedLines
 from determinism.sites import LONGEST_CODE
 from determinism.trace.schema import Frame
 
@@ -20,57 +21,72 @@ FILLING = frozenset(["append", "extend", "add", "insert", "update", "put", "appe
 _NUMBERS = frozenset({"range", "int", "float", "len", "round", "ord", "numel", "dim", "ndim"})
 """Calls that return numbers, whose hashes are the same in each run."""
 
+_BARS = ("tqdm", "track")
+"""Functions that show a loop's progress and yield what they are given."""
+_COUNTS = ("range", "trange")
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Scope = Function | ast.Lambda | ast.Module
 
 
-@dataclass
+Loop = ast.For | ast.AsyncFor | ast.While | ast.comprehension
+_COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+_Place = tuple[int, int, int | None, int | None]
+"""The line and column where an expression begins, and those where it ends."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A replacement of part of a text."""
+
+    start: int
+    """The first byte."""
+    end: int
+    """The byte after the last."""
+    text: str
+
+
 class Module:
-    """A file of the program, parsed."""
+    """A file of the program, parsed: its text, its syntax tree, what its names refer to, and edits to its expressions."""
 
-    file: str
-    lines: list[str]
-    tree: ast.Module
-    parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
-    imports: dict[str, str] = field(default_factory=dict)
-    bindings: dict[ast.AST, tuple[dict[str, list[ast.expr]], dict[str, list[ast.expr]]]] = field(default_factory=dict)
-    """For each requested scope: everything assigned to or put into each name, and what is assigned to it as a whole."""
-    nodes: list[ast.AST] = field(default_factory=list)
-    """All nodes of the tree, since every rule visits them."""
-
-    @classmethod
-    def read(cls, file: str) -> Module | None:
-        """Read a file; None if it is not a readable Python file."""
-        path = Path(file)
-        try:
-            if not path.is_file() or path.stat().st_size > _MOST_BYTES:
-                return None
-            return cls.parsed(file, path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, SyntaxError, RecursionError):
-            return None
-
-    @classmethod
-    def parsed(cls, file: str, text: str) -> Module:
+    def __init__(self, file: str, text: str) -> None:
         """Parse a text, and collect the names that it imports.
 
         Raises:
             SyntaxError: It is not valid Python.
+            ValueError: It holds characters that no file can hold.
         """
-        tree = ast.parse(text)
-        module = cls(file, text.split("\n"), tree)
-        module.nodes = list(ast.walk(tree))
-        for node in module.nodes:
-            for child in ast.iter_child_nodes(node):
-                module.parents[child] = node
+        self.file = file
+        self.source = text.encode()
+        self.tree = ast.parse(text, file)
+        self.nodes = list(ast.walk(self.tree))
+        """All nodes of the tree, since every rule visits them."""
+        self.parents = {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
+        lines = self.source.splitlines(keepends=True)
+        self.lines = [line.decode().rstrip("\r\n") for line in lines]
+        self._begins = [0, *itertools.accumulate(len(line) for line in lines)]
+        self.imports: dict[str, str] = {}
+        self._bindings: dict[ast.AST, tuple[dict[str, list[ast.expr]], dict[str, list[ast.expr]]]] = {}
+        """For each requested scope: everything assigned to or put into each name, and what is assigned to it as a whole."""
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 for name in node.names:
-                    module.imports[name.asname or name.name.partition(".")[0]] = (
-                        name.name if name.asname else name.name.partition(".")[0]
-                    )
+                    first = name.name.partition(".")[0]
+                    self.imports[name.asname or first] = name.name if name.asname else first
             elif isinstance(node, ast.ImportFrom):
                 for name in node.names:
-                    module.imports[name.asname or name.name] = f"{node.module or ''}.{name.name}"
-        return module
+                    self.imports[name.asname or name.name] = f"{node.module or ''}.{name.name}"
+
+    @classmethod
+    def read(cls, file: str | Path) -> Module | None:
+        """Read a file; None if it is not a readable Python file in UTF-8."""
+        path = Path(file)
+        try:
+            if not path.is_file() or path.stat().st_size > _MOST_BYTES:
+                return None
+            return cls(str(file), path.read_bytes().decode("utf-8-sig"))
+        except (OSError, ValueError, SyntaxError, RecursionError):
+            return None
 
     @cached_property
     def packages(self) -> frozenset[str]:
@@ -119,11 +135,38 @@ class Module:
 
     def scope_of(self, node: ast.AST) -> Scope:
         """Return the function around a node, or the module."""
-        while (parent := self.parents.get(node)) is not None:
-            if isinstance(parent, Function | ast.Lambda | ast.Module):
-                return parent
-            node = parent
-        return self.tree
+        outer = itertools.islice(self.outwards(node), 1, None)
+        return next((one for one in outer if isinstance(one, Function | ast.Lambda)), self.tree)
+
+    def outwards(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield a node, the node that contains it, and so on."""
+        at: ast.AST | None = node
+        while at is not None:
+            yield at
+            at = self.parents.get(at)
+
+    def within_statement(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield a node and what contains it, inside of its statement."""
+        return itertools.takewhile(lambda one: not isinstance(one, ast.stmt), self.outwards(node))
+
+    def statement_of(self, node: ast.AST) -> ast.stmt:
+        """Return the statement that a node is part of, or is."""
+        return next(one for one in self.outwards(node) if isinstance(one, ast.stmt))
+
+    def loops_of(self, node: ast.AST) -> list[Loop]:
+        """Return the loops in the same function that repeat a node, innermost first."""
+        loops: list[Loop] = []
+        for inner, outer in itertools.pairwise(self.outwards(node)):
+            if isinstance(outer, Function | ast.Lambda):
+                break
+            # What a loop or a comprehension iterates over is evaluated once.
+            if isinstance(outer, Loop) and inner not in (getattr(outer, "iter", None), *getattr(outer, "orelse", ())):
+                loops.append(outer)
+            elif isinstance(outer, _COMPREHENSIONS):
+                generators = outer.generators
+                until = generators.index(inner) if isinstance(inner, ast.comprehension) else len(generators)
+                loops += reversed(generators[:until])
+        return loops
 
     def bound(self, scope: Scope, name: str) -> list[ast.expr]:
         """Return what is assigned to a name in a scope, and what is put into it."""
@@ -134,9 +177,9 @@ class Module:
         return self._bindings_of(scope)[1].get(name, [])
 
     def _bindings_of(self, scope: Scope) -> tuple[dict[str, list[ast.expr]], dict[str, list[ast.expr]]]:
-        if scope not in self.bindings:
-            self.bindings[scope] = bindings_of(scope)
-        return self.bindings[scope]
+        if scope not in self._bindings:
+            self._bindings[scope] = bindings_of(scope)
+        return self._bindings[scope]
 
     def frame(self, node: ast.expr | ast.stmt) -> Frame:
         """Return where a node is, as shown in reports."""
@@ -145,8 +188,98 @@ class Module:
         code = self.lines[node.lineno - 1].strip() if node.lineno <= len(self.lines) else ""
         return Frame(self.file, node.lineno, name, redacted_code(code))
 
+    def at(self, place: _Place) -> ast.expr | None:
+        """Return the expression at a place, the outermost of several; None if there is none."""
+        expressions = (node for node in self.nodes if isinstance(node, ast.expr))
+        return next((node for node in expressions if place_of(node) == place), None)
+
+    def start(self, node: ast.expr | ast.stmt) -> int:
+        """Return the offset of a node's first byte."""
+        return self._begins[node.lineno - 1] + node.col_offset
+
+    def end(self, node: ast.expr | ast.stmt) -> int:
+        """Return the offset of the byte after a node."""
+        line, column = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+        return self._begins[line - 1] + column
+
+    def text_of(self, node: ast.expr) -> str:
+        """Return the text of an expression."""
+        return self.source[self.start(node) : self.end(node)].decode()
+
+    def replaced(self, node: ast.expr, text: str) -> Edit:
+        """Replace an expression."""
+        return Edit(self.start(node), self.end(node), text)
+
+    def around(self, node: ast.expr, before: str, after: str) -> list[Edit]:
+        """Insert text before and after an expression."""
+        return [Edit(self.start(node), self.start(node), before), Edit(self.end(node), self.end(node), after)]
+
+    def renamed(self, function: ast.expr, name: str) -> Edit:
+        """Replace the last name of what is called."""
+        length = len((function.attr if isinstance(function, ast.Attribute) else self.text_of(function)).encode())
+        return Edit(self.end(function) - length, self.end(function), name)
+
+    def first_argument(self, call: ast.Call, text: str) -> Edit:
+        """Add a new first argument to a call."""
+        opened = self.source.index(b"(", self.end(call.func)) + 1
+        return Edit(opened, opened, text if not (call.args or call.keywords) else f"{text}, ")
+
+    def last_argument(self, call: ast.Call, text: str) -> Edit:
+        """Add a new last argument to a call."""
+        before = self.end(call) - 1
+        given = self.source[self.end(call.func) : before].rstrip()
+        joint = "" if given.endswith((b"(", b",")) else ", "
+        at = before if joint else self.end(call.func) + len(given)
+        return Edit(at, at, f"{joint}{text}" if joint or given.endswith(b"(") else f" {text}")
+
+    def changed(self, edits: Iterable[Edit]) -> tuple[ChangedLines, ...]:
+        """Return the lines that edits change; adjacent ones are merged."""
+        groups: list[tuple[int, int, list[Edit]]] = []
+        for edit in sorted(edits, key=lambda one: (one.start, one.end)):
+            first, last = self._line(edit.start), self._line(edit.end)
+            if groups and groups[-1][1] >= first:
+                begin, end, members = groups[-1]
+                groups[-1] = (begin, max(end, last), [*members, edit])
+            else:
+                groups.append((first, last, [edit]))
+        return tuple(self._changed_lines(first, last, members) for first, last, members in groups)
+
+    def _line(self, position: int) -> int:
+        return next(line for line in range(len(self._begins) - 1, -1, -1) if self._begins[line] <= position)
+
+    def _changed_lines(self, first: int, last: int, edits: list[Edit]) -> ChangedLines:
+        begin = self._begins[first]
+        end = self._begins[last + 1] if last + 1 < len(self._begins) else len(self.source)
+        before = self.source[begin:end].rstrip(b"\r\n")
+        after, at = b"", 0
+        for edit in edits:
+            after += before[at : edit.start - begin] + edit.text.encode()
+            at = edit.end - begin
+        after += before[at:]
+        return ChangedLines(first + 1, last + 1, before.decode(), after.decode())
+
 
 # Syntax helpers.
+
+
+def counter_of(loop: Loop) -> str | None:
+    """Return the name that holds a different integer in each iteration; None if none is known to."""
+    if isinstance(loop, ast.While):
+        return None
+    target, values = loop.target, loop.iter
+    if isinstance(values, ast.Call) and last_part(values.func) in _BARS and values.args:
+        values = values.args[0]
+    made_by = last_part(values.func) if isinstance(values, ast.Call) else ""
+    if made_by == "enumerate" and isinstance(target, ast.Tuple):
+        target = target.elts[0]
+    elif made_by not in _COUNTS:
+        return None
+    return target.id if isinstance(target, ast.Name) and not target.id.startswith("_") else None
+
+
+def place_of(node: ast.expr) -> _Place:
+    """Return where an expression begins and ends."""
+    return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
 
 
 def last_part(node: ast.expr) -> str:
@@ -157,6 +290,13 @@ def last_part(node: ast.expr) -> str:
 def given_to(call: ast.Call) -> list[ast.expr]:
     """Return the arguments of a call, by position and by keyword."""
     return [*call.args, *(keyword.value for keyword in call.keywords)]
+
+
+def keyword_of(node: ast.expr, name: str) -> ast.keyword | None:
+    """Return a keyword of a call; None if there is no such keyword, or no call."""
+    if not isinstance(node, ast.Call):
+        return None
+    return next((keyword for keyword in node.keywords if keyword.arg == name), None)
 
 
 def is_none(node: ast.expr) -> bool:

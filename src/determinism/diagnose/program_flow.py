@@ -363,10 +363,6 @@ class Program:
 
         Names of seeds and parameters are followed back to their assignments; alternatives that do not vary, such as a seed that
         the user passes, are left out.
-
-        Args:
-            module: The file.
-            value: What the seed is set to.
         """
         waiting = deque([value])
         seen: set[ast.expr] = set()
@@ -414,10 +410,12 @@ class Program:
         return None
 
     def _calls_beside(self, module: Module, node: ast.expr) -> tuple[tuple[str, ast.Call], ...]:
-        at: ast.AST = node
-        while not isinstance(at, ast.stmt) and (parent := module.parents.get(at)) is not None:
-            at = parent
-        calls = [one for part in own_expressions(at) for one in ast.walk(part) if isinstance(one, ast.Call)]
+        calls = [
+            one
+            for part in own_expressions(module.statement_of(node))
+            for one in ast.walk(part)
+            if isinstance(one, ast.Call)
+        ]
         sources = [(self._source(module, call), call) for call in calls]
         return tuple((source, call) for source, call in sources if source is not None)
 
@@ -742,12 +740,7 @@ _REPEATING = ("map", "imap", "imap_unordered", "starmap")
 
 def _is_repeated(module: Module, call: ast.Call) -> bool:
     """Whether a call that starts a thread may run several times, or starts several threads itself."""
-    at: ast.AST = call
-    while (parent := module.parents.get(at)) is not None and not isinstance(at, Scope):
-        if isinstance(at, ast.For | ast.While | ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp):
-            return True
-        at = parent
-    return last_part(call.func) in _REPEATING
+    return bool(module.loops_of(call)) or last_part(call.func) in _REPEATING
 
 
 def _added_to(node: ast.AST, function: Function, start: ast.Call) -> Iterator[str]:

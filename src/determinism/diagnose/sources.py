@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from determinism.run_spec import FIRST_NOTED, NOTES_SUFFIX
@@ -52,11 +52,7 @@ class ProcessNotes:
 
 
 def unprobed_modules(folder: Path) -> list[Unprobed]:
-    """Return the user's modules in which nothing could be noted.
-
-    Args:
-        folder: With the notes of a run.
-    """
+    """Return the user's modules in which nothing could be noted."""
     return list(dict.fromkeys(one for key in sorted(process_keys(folder)) for one in read_notes(folder, key).unprobed))
 
 
@@ -122,6 +118,11 @@ class SourceSite:
     code: str
     name_line: int = 0
     """The line of the called name, which in a chain of calls is not where the expression begins; 0 if it is."""
+
+    @property
+    def place(self) -> tuple[int, int, int, int]:
+        """Where the expression begins and ends."""
+        return self.line, self.column, self.end_line, self.end_column
 
     @property
     def frame(self) -> Frame:
@@ -429,3 +430,32 @@ def _site(note: dict[str, Any]) -> SourceSite:
         code=note["code"],
         name_line=note.get("name_line", 0),
     )
+
+
+# What to report about a library that seeds itself differently in each run.
+
+LIBRARY_SEED = "outside-entropy"
+_MOST_LED_BY = 3
+
+
+def library_sites(source: Source) -> tuple[Frame, ...]:
+    """Return the lines of the program that led to what a library used, then the library's own line."""
+    return (*(led.site.frame for led in source.led_by[:_MOST_LED_BY]), source.site.frame)
+
+
+def library_evidence(source: Source) -> tuple[str, ...]:
+    """Return sentences on what a library did, and which lines of the program led there."""
+    did = (
+        "creates a generator without a seed"
+        if source.source == "unseeded-generator"
+        else "seeds a generator with a different value in each run"
+    )
+    lines = list(dict.fromkeys(_place(led) for led in source.led_by))
+    more = len(lines) - _MOST_LED_BY
+    named = [*lines[:_MOST_LED_BY], *([f"{more} more lines"] if more > 0 else [])]
+    led = f"; reached from {' and '.join(named)}" if named else ""
+    return (f"{source.site.function} at {source.site.file}:{source.site.line} {did}{led}.",)
+
+
+def _place(led: LedBy) -> str:
+    return f"{PurePath(led.site.file).name}:{led.site.frame.line}"

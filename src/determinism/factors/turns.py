@@ -280,16 +280,12 @@ class TurnLock:
 # continue, sleepers wake in the order of their wake-up times.
 
 
-def run_threads_in_turns(is_own: Callable[[FrameType], bool] | None = None) -> None:
-    """Make the threads that the program starts from now on take turns.
-
-    Args:
-        is_own: Whether the code that starts a thread belongs to the program; by default judged by its location.
-    """
+def run_threads_in_turns() -> None:
+    """Make the threads that the program starts from now on take turns."""
     turns = Turns()
     _replace_locks(turns)
     _replace_waiting(turns)
-    _replace_starting(turns, is_own or _is_of_user)
+    _replace_starting(turns)
     os.register_at_fork(after_in_child=turns.after_fork)
     # Before Python exits, it waits for all threads, which must get their turns then.
     threading._register_atexit(lambda: turns.leave(turns.mine))  # type: ignore[attr-defined]
@@ -330,13 +326,13 @@ def _replace_waiting(turns: Turns) -> None:
     vars(time)["sleep"] = sleep
 
 
-def _replace_starting(turns: Turns, is_own: Callable[[FrameType], bool]) -> None:
+def _replace_starting(turns: Turns) -> None:
     import sys
 
     start = threading.Thread.start
 
     def start_by_turns(self: threading.Thread) -> None:
-        if turns.mine is None or self.ident is not None or not is_own(sys._getframe(1)):
+        if turns.mine is None or self.ident is not None or not _is_of_user(sys._getframe(1)):
             start(self)
             return
         run, turn = self.run, turns.add()

@@ -82,11 +82,7 @@ class Call(Protocol):
         """
 
     def varying_place(self, seconds: float) -> dict[str, Any] | None:
-        """The place that varies within a compiled function that can be searched; None for anything else, or if nothing varied.
-
-        Args:
-            seconds: Time limit of the search.
-        """
+        """The place that varies within a compiled function that can be searched; None for anything else, or if nothing varied."""
 
     def places(self) -> list[dict[str, Any]]:
         """The ops that a compiled function consists of, each with its line; empty for anything else."""

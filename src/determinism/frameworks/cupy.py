@@ -56,12 +56,7 @@ def capture() -> Callable[[], None]:
 
 
 def reseeder(thing: Any, name: str) -> Callable[[Streams], None] | None:
-    """A function that seeds a `cupy.random.RandomState`; None if the thing is not one.
-
-    Args:
-        thing: The registered object.
-        name: The name that it was registered under.
-    """
+    """A function that seeds a `cupy.random.RandomState`; None if the thing is not one."""
     if not isinstance(thing, cupy.random.RandomState):
         return None
     return lambda streams: thing.seed(streams.integer("cupy", "own", name, bits=63))

@@ -16,6 +16,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from determinism.errors import first_few
 from determinism.trace.writer import ProcessWriter
 from determinism.types import Phase
 
@@ -130,11 +131,7 @@ class Progress:
         self.place[3] = -1
 
     def backward_begins(self, num_records: int) -> None:
-        """Note that an outermost backward begins.
-
-        Args:
-            num_records: Number of records so far.
-        """
+        """Note that an outermost backward begins."""
         if self.may_update_itself and self.place[3] < 0:
             self.place[3] = num_records
 
@@ -286,19 +283,13 @@ def _is_of_service(thread: threading.Thread) -> bool:
 
 
 def note_earlier_threads(writer: ProcessWriter, names: Sequence[str]) -> None:
-    """Report threads that began before recording as one blind spot.
-
-    Args:
-        writer: Writer of this process.
-        names: Names of the threads.
-    """
+    """Report threads that began before recording as one blind spot."""
     if not names:
         return
-    named = ", ".join(names[:_MOST_NAMED]) + (
-        f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    )
     began, ops = ("it began", "its ops are") if len(names) == 1 else ("they began", "their ops are")
-    writer.blind_spot("thread", named, f"{began} before the framework was imported, and {ops} not recorded")
+    writer.blind_spot(
+        "thread", first_few(names, _MOST_NAMED), f"{began} before the framework was imported, and {ops} not recorded"
+    )
 
 
 class UnrecordedThreads:

@@ -350,10 +350,6 @@ def _agree_apart_from_generators(first: Ledger, second: Ledger) -> bool:
 def check_golden(runs: GoldenRuns, path: Path) -> GoldenComparison:
     """Run a program and compare it with its golden; if it differs, run it again to find out why and where.
 
-    Args:
-        runs: Makes the runs.
-        path: The golden.
-
     Raises:
         DeterminismError: The golden cannot be read, or the program cannot be run or recorded.
     """
@@ -372,13 +368,7 @@ def check_golden(runs: GoldenRuns, path: Path) -> GoldenComparison:
 
 
 def with_place(comparison: GoldenComparison, golden: Ledger, runs: GoldenRuns) -> GoldenComparison:
-    """Add the op and line of the first difference, from a run that is recorded op by op until then.
-
-    Args:
-        comparison: The result so far.
-        golden: What is expected.
-        runs: Makes the run.
-    """
+    """Add the op and line of the first difference, from a run that is recorded op by op until then."""
     difference = comparison.difference
     stored = None if difference is None else golden.process(difference.process)
     if difference is None or stored is None:

@@ -403,9 +403,6 @@ def write_golden(path: Path, text: str, *, update: bool = False) -> None:
 def require_writable(path: Path) -> None:
     """Check that a golden can be written, before the program runs for it; missing folders will be made.
 
-    Args:
-        path: The file.
-
     Raises:
         UsageError: It cannot be written.
     """

@@ -18,12 +18,7 @@ from determinism.types import Verdict
 
 
 def compare_ledgers(golden: Ledger, run: Ledger) -> GoldenComparison:
-    """Compare a run with a golden.
-
-    Args:
-        golden: What is expected.
-        run: What was computed now.
-    """
+    """Compare a run with a golden."""
     difference = min(_differences(golden, run), key=_moment, default=None)
     return GoldenComparison(
         Verdict.SAME if difference is None else Verdict.DIFFERENT,

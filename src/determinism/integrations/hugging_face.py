@@ -175,11 +175,7 @@ class BatchesAhead:
         self._resume: dict[str, Any] | None = None
 
     def watch(self, loader: Any) -> None:
-        """Follow the batches of a loader that the Trainer has prepared, if this process fetches them itself.
-
-        Args:
-            loader: The loader of the training.
-        """
+        """Follow the batches of a loader that the Trainer has prepared, if this process fetches them itself."""
         self.leave()
         loader = getattr(loader, "base_dataloader", loader)
         batches, collate = getattr(loader, "batch_sampler", None), getattr(loader, "collate_fn", None)

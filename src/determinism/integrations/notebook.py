@@ -35,21 +35,13 @@ MAGIC = "determinism"
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Add `%%determinism`; IPython calls this for `%load_ext determinism`.
-
-    Args:
-        shell: The running shell.
-    """
+    """Add `%%determinism`; IPython calls this for `%load_ext determinism`."""
     # Not a function: its frame would be in the traceback of each cell that fails.
     shell.register_magic_function(partial(_magic, shell), magic_kind="cell", magic_name=MAGIC)
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """Remove `%%determinism`; IPython calls this for `%unload_ext determinism`.
-
-    Args:
-        shell: The running shell.
-    """
+    """Remove `%%determinism`; IPython calls this for `%unload_ext determinism`."""
     shell.magics_manager.magics["cell"].pop(MAGIC, None)
 
 

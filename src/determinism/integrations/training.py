@@ -192,11 +192,7 @@ class Training:
             warn("trainer-overrides", name=self.name, trainer=trainer, changes="; ".join(changes))
 
     def begin_steps(self, num_done: int) -> None:
-        """Begin the training, with the trainer's count of steps, which is not 0 in a resumed run.
-
-        Args:
-            num_done: The trainer's count.
-        """
+        """Begin the training, with the trainer's count of steps, which is not 0 in a resumed run."""
         self._num_counted = num_done
         if self.ledger is not None:
             self.ledger.begin(num_done)
@@ -219,11 +215,7 @@ class Training:
             step()
 
     def count_to(self, num_done: int) -> None:
-        """End the steps that the trainer has counted since.
-
-        Args:
-            num_done: The trainer's count.
-        """
+        """End the steps that the trainer has counted since."""
         while self._num_counted < num_done:
             self.count_step()
 

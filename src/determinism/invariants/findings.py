@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from determinism.comparison.result import Recorded, RunSummary
+from determinism.errors import first_few
 from determinism.report.entries import Entry, Section, counted, line_of, listed, path_text, short_op, site_entry
 from determinism.trace.process import ProcessTrace, Trace
 from determinism.trace.schema import Frame
@@ -208,9 +209,7 @@ def _place_entries(one: Violation) -> Iterator[Entry]:
         text = f"{line_of(one.asked_at._asdict())}  {one.asked_at.code.strip()}"
         yield Entry(text, "saved at" if one.invariant == FILES else "called at", Section.PLACE)
     if len(one.names) > 1:
-        more = len(one.names) - _MOST_NAMES
-        text = ", ".join(one.names[:_MOST_NAMES]) + (f" and {more:,} more" if more > 0 else "")
-        yield Entry(text, "tensors", Section.PLACE)
+        yield Entry(first_few(one.names, _MOST_NAMES), "tensors", Section.PLACE)
 
 
 def _ranks(numbers: Sequence[int]) -> str:

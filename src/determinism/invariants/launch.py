@@ -67,9 +67,6 @@ class InvariantCheck:
 def check_stored(folder: Path) -> InvariantFindings:
     """Check the invariants of a stored run.
 
-    Args:
-        folder: Trace of the run.
-
     Raises:
         TraceError: The trace is damaged, or processes are missing from it.
     """

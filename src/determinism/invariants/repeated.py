@@ -252,10 +252,6 @@ def first_recomputed_differently(first: Sequence[SpanOp], again: Sequence[SpanOp
 
     A recomputation may end early. Selective checkpointing omits ops whose results were kept, and autocast may copy
     weights again that had cached copies; so if the ops are not the same, copies do not count, and ops may be missing.
-
-    Args:
-        first: The ops of the first forward.
-        again: The ops of the recomputation.
     """
     if [op.key for op in again] == [op.key for op in first[: len(again)]]:
         differing = next((op for op, known in zip(again, first, strict=False) if op.digests != known.digests), None)

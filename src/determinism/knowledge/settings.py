@@ -514,26 +514,16 @@ def facts_of(group: str, folder: Path = DATA) -> tuple[Fact, ...]:
 
 
 @cache
-def effects_of(group: str, folder: Path = DATA) -> dict[str, str]:
-    """What each setting of a framework does, by its full import name.
-
-    Args:
-        group: One of `GROUPS`.
-        folder: Where the data is.
-    """
-    entries = _read(group, folder).get("setting", ())
+def effects_of(group: str) -> dict[str, str]:
+    """What each setting of a framework, one of `GROUPS`, does, by its full import name."""
+    entries = _read(group, DATA).get("setting", ())
     return {re.sub(r"^tf\.", "tensorflow.", entry["name"]): entry["effect"] for entry in entries if "effect" in entry}
 
 
 @cache
-def remaining_of(group: str, folder: Path = DATA) -> tuple[Remaining, ...]:
-    """What stays nondeterministic in a framework.
-
-    Args:
-        group: One of `GROUPS`.
-        folder: Where the data is.
-    """
-    return tuple(Remaining(group, **entry) for entry in _read(group, folder).get("remaining", ()))
+def remaining_of(group: str) -> tuple[Remaining, ...]:
+    """What stays nondeterministic in a framework, one of `GROUPS`."""
+    return tuple(Remaining(group, **entry) for entry in _read(group, DATA).get("remaining", ()))
 
 
 def _read(group: str, folder: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -54,8 +54,8 @@ from determinism.launch.further_runs import (
 )
 from determinism.launch.interpreter import check_interpreter, script_of
 from determinism.launch.io import OutputFolder, StandardInput, is_unread, printed_difference
-from determinism.launch.program import Announce, Interrupted, ProgramExit, ProgressCallback, never, unannounced
-from determinism.launch.record import RunResult, Unfinished, require_recorded
+from determinism.launch.program import Announce, Interrupted, ProgressCallback, never, unannounced
+from determinism.launch.record import require_recorded, summarized_run
 from determinism.launch.runs import (
     LONGEST_UNASKED,
     CheckRequest,
@@ -93,48 +93,30 @@ _SLACK = 1.5
 """How many times as long as a plain run a run of an experiment is expected to take at most."""
 
 
+@dataclass
 class LaunchedExperiments(ExperimentRunner):
     """Makes and compares runs of one program under interventions; a context manager that cleans up."""
 
-    def __init__(
-        self,
-        request: CheckRequest,
-        output: OutputFolder,
-        standard_input: StandardInput,
-        announce: Announce,
-        *,
-        budget: float,
-        run_seconds: float,
-        exit_statuses: frozenset[int | None],
-        is_shortened: bool = False,
-        early: ShortRuns | None = None,
-        start: FirstStart | None = None,
-    ) -> None:
-        """Take the program to run and the limits of its runs.
+    request: CheckRequest
+    output: OutputFolder
+    """Where traces and logs go while they are needed."""
+    standard_input: StandardInput
+    announce: Announce
+    _: KW_ONLY
+    budget: float
+    """Seconds of an idle machine that are left for runs: time in which a run waits for a processor is not counted."""
+    run_seconds: float
+    """How long a plain run takes."""
+    exit_statuses: frozenset[int | None]
+    """Exit statuses of the plain runs. A run with another status is inconclusive."""
+    is_shortened: bool = False
+    """Whether all runs end at an earlier step than the plain ones."""
+    early: ShortRuns | None = None
+    """Runs that end soon after the first difference, for trials that need no whole ones; None for none."""
+    start: FirstStart | None = None
+    """State from which all runs start if possible; None if the plain ones all started from the same state."""
 
-        Args:
-            request: The program, and how it is recorded.
-            output: Where traces and logs go while they are needed.
-            standard_input: Standard input of each run.
-            announce: Called with the title of the next run and the log of its output.
-            budget: Seconds that all runs together may take.
-            run_seconds: How long a plain run takes.
-            exit_statuses: Exit statuses of the plain runs. A run with another status is inconclusive.
-            is_shortened: Whether all runs end at an earlier step than the plain ones.
-            early: Runs that end soon after the first difference, for trials that need no whole ones; None for none.
-            start: State from which all runs start if possible; None if the plain ones all started from the same state.
-        """
-        self._start = start
-        self._is_shortened = is_shortened
-        self._early = early
-        self._exit_statuses = exit_statuses
-        self._request = request
-        self._output = output
-        self._standard_input = standard_input
-        self._announce = announce
-        self._left = budget
-        """In seconds of an idle machine: time in which a run waits for a processor is not counted."""
-        self._run_seconds = run_seconds
+    def __post_init__(self) -> None:
         self._number = 0
         self._experiments = 0
         self._stack = ExitStack()
@@ -150,8 +132,8 @@ class LaunchedExperiments(ExperimentRunner):
 
     def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
         """See `ExperimentRunner.compare`."""
-        if may_be_short and self._early is not None:
-            trial = self._trial(intervention, runs, probes=False, early=self._early)
+        if may_be_short and self.early is not None:
+            trial = self._trial(intervention, runs, probes=False, early=self.early)
             if trial.failure is None:
                 return trial
         return self._trial(intervention, runs, probes=False)
@@ -162,14 +144,14 @@ class LaunchedExperiments(ExperimentRunner):
         Raises:
             ShortRunsEqual: The runs end early and did not show the difference.
         """
-        if self._early is not None:
-            trial = self._trial(intervention, 2, probes=True, early=self._early)
+        if self.early is not None:
+            trial = self._trial(intervention, 2, probes=True, early=self.early)
             if trial.failure is None and not trial.is_equal:
                 return trial
             # The early runs are too short to show the difference.
-            self._early = None
+            self.early = None
         trial = self._trial(intervention, 2, probes=True)
-        if self._is_shortened and trial.is_equal:
+        if self.is_shortened and trial.is_equal:
             # Runs that are already equal cannot show what would make them equal.
             raise ShortRunsEqual
         return trial
@@ -178,8 +160,8 @@ class LaunchedExperiments(ExperimentRunner):
         why_not = next((why for factor in sorted(intervention.factors) if (why := obstacle(*factor))), None)
         if why_not is not None:
             return Trial(intervention, 0, Verdict.INCONCLUSIVE, None, failure=why_not)
-        seconds = self._run_seconds if early is None else early.seconds
-        if runs > 1 and seconds * (1 + _SLACK) > self._left:
+        seconds = self.run_seconds if early is None else early.seconds
+        if runs > 1 and seconds * (1 + _SLACK) > self.budget:
             # One run alone shows nothing, so a trial that would be broken off after it is not begun.
             raise BudgetSpent
         self._number += 1
@@ -192,11 +174,11 @@ class LaunchedExperiments(ExperimentRunner):
         try:
             for number in range(1, runs + 1):
                 names.append(f"experiment-{self._number}-run-{number}")
-                on_progress = self._announce(
+                on_progress = self.announce(
                     title,
-                    self._output.log(names[-1]),
+                    self.output.log(names[-1]),
                     part=f"run {number} of {'' if probes else 'up to '}{runs}",
-                    seconds=self._left,
+                    seconds=self.budget,
                     is_limit=True,
                 )
                 notes = self._notes(names[-1]) if probes else None
@@ -215,16 +197,16 @@ class LaunchedExperiments(ExperimentRunner):
             return self._with_sources(trial, names) if probes else trial
         except BudgetSpent:
             end = f"{title}: broken off, as the time for further runs has run out"
-            self._announce(end, self._output.log(names[-1]), part=f"run {len(names)}")
+            self.announce(end, self.output.log(names[-1]), part=f"run {len(names)}")
             raise
         except DeterminismError as error:
             if isinstance(error, Interrupted):
                 raise
             return Trial(intervention, len(traces), Verdict.INCONCLUSIVE, None, failure=error.message)
         finally:
-            self._left -= time.process_time() - own_began
+            self.budget -= time.process_time() - own_began
             for name in names:
-                self._output.discard(name)
+                self.output.discard(name)
 
     def _run(
         self,
@@ -243,16 +225,16 @@ class LaunchedExperiments(ExperimentRunner):
             LaunchError: The run cannot be made, or the user ended it.
             TraceError: The trace cannot be written or read.
         """
-        seconds = self._run_seconds if early is None else early.seconds
-        if seconds * _SLACK > self._left:
+        seconds = self.run_seconds if early is None else early.seconds
+        if seconds * _SLACK > self.budget:
             raise BudgetSpent
-        log = self._output.log(name)
+        log = self.output.log(name)
         copy = self._copy_for(intervention)
         temporary = self._temporary_for(intervention)
-        earlier = () if self._start is None or copy is None else self._start.earlier
-        series = RunSeries(self._request, self._output, self._standard_input, copy, first_number=1, earlier=earlier)
+        earlier = () if self.start is None or copy is None else self.start.earlier
+        series = RunSeries(self.request, self.output, self.standard_input, copy, first_number=1, earlier=earlier)
         most_seconds = _LEAST_PATIENCE + _PATIENCE * seconds
-        spec = self._request.spec if early is None else replace(self._request.spec, steps=early.steps)
+        spec = self.request.spec if early is None else replace(self.request.spec, steps=early.steps)
         result = series.make(
             name,
             title,
@@ -262,28 +244,28 @@ class LaunchedExperiments(ExperimentRunner):
             spec=with_intervention(spec, intervention, number, notes=notes),
             environment=None if temporary is None else {**os.environ, "TMPDIR": str(temporary)},
         )
-        self._left -= result.seconds - result.waited
-        if self._start is not None and any(one.cache is None for one in series.leftovers):
-            self._start.is_reached = False
+        self.budget -= result.seconds - result.waited
+        if self.start is not None and any(one.cache is None for one in series.leftovers):
+            self.start.is_reached = False
         if result.stopped_by == TIME_LIMIT:
             raise LaunchError("run-too-long", f"a run did not end within {most_seconds:.0f} s and was stopped.")
         # A program that is ended after `early.steps` exits with status 0.
-        if result.exit_status not in self._exit_statuses and not (early is not None and result.exit_status == 0):
+        if result.exit_status not in self.exit_statuses and not (early is not None and result.exit_status == 0):
             raise LaunchError("run-failed", f"the program ended with {exit_phrase(result.exit_status)}.")
-        return open_trace(self._output.trace(name))
+        return open_trace(self.output.trace(name))
 
     def _temporary_for(self, intervention: Intervention) -> Path | None:
         """Make an empty folder in which temporary files get the same names, since no earlier run has taken them."""
         if not intervention.fixes_entropy:
             return None
-        folder = (self._output.path / "temporary").absolute()
+        folder = (self.output.path / "temporary").absolute()
         shutil.rmtree(folder, ignore_errors=True)
         make_private_folder(folder)
         self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
         return folder
 
     def _notes(self, name: str) -> Path:
-        return self._output.trace(name).with_name(f"{name}.{_NOTES}")
+        return self.output.trace(name).with_name(f"{name}.{_NOTES}")
 
     def _with_sources(self, trial: Trial, names: list[str]) -> Trial:
         folders = [self._notes(name) for name in names]
@@ -297,18 +279,18 @@ class LaunchedExperiments(ExperimentRunner):
 
     def _copy_for(self, intervention: Intervention) -> FreshCopy | None:
         """Return the copy of the working directory that a run starts in; None for the directory itself."""
-        is_requested = intervention.fresh_copy or self._request.fresh_copy
-        omitted = frozenset() if self._start is None else self._start.omitted
+        is_requested = intervention.fresh_copy or self.request.fresh_copy
+        omitted = frozenset() if self.start is None else self.start.omitted
         if self._copy is None and (is_requested or omitted):
             try:
-                copy = self._stack.enter_context(FreshCopy(Path.cwd(), self._output.path, omitted))
+                copy = self._stack.enter_context(FreshCopy(Path.cwd(), self.output.path, omitted))
                 copy.check_size()
                 self._copy = copy
             except LaunchError:
                 if is_requested:
                     raise
-                assert self._start is not None
-                self._start.give_up()
+                assert self.start is not None
+                self.start.give_up()
                 return None
         return self._copy if is_requested or omitted else None
 
@@ -355,119 +337,9 @@ def least_step_seconds(traces: Sequence[Trace]) -> float | None:
     return min(averages, default=None)
 
 
-# Continues a check whose runs differ: searches for causes and tries fixes.
-
-
-def explain(
-    comparison: Comparison,
-    request: CheckRequest,
-    output: OutputFolder,
-    standard_input: StandardInput,
-    announce: Announce,
-    warn: Callable[[str], None],
-    *,
-    traces: Sequence[Trace],
-    likely: Sequence[Hypothesis] = (),
-    start: FirstStart | None = None,
-) -> tuple[Comparison, int]:
-    """Make further runs to find what makes the runs differ.
-
-    Args:
-        comparison: Comparison of the runs.
-        request: How the runs were made.
-        output: Where traces and logs go while they are needed.
-        standard_input: Standard input of each run.
-        announce: Called with the title of the next run and the log of its output.
-        warn: Called with messages for the user.
-        traces: Traces of the plain runs.
-        likely: The most likely reasons for the difference.
-        start: State from which the first run started, if it differs from that of the others.
-
-    Returns:
-        The comparison with causes, experiments and fixes, and the exit status if the user ended the search, else 0.
-    """
-    if comparison.verdict is not Verdict.DIFFERENT or comparison.first_divergence is None:
-        return comparison, 0
-    search = partial(_search, comparison, request, output, standard_input, announce, warn, traces, likely, start)
-    short = short_runs(comparison, least_step_seconds(traces), traces)
-    if short is None:
-        return search()
-    try:
-        return search(short=short)
-    except ShortRunsEqual:
-        equal = f"Runs of the first {short.extent} were equal, so they cannot show the cause"
-        if request.explain:
-            warn(f"{equal}; continuing with whole runs.")
-            return search()
-        limit = f"{equal}. {search_commands(comparison, request)}"
-        return replace(comparison, diagnosis=replace(comparison.diagnosis, limit=limit)), 0
-
-
 def _limit(budget: float, comparison: Comparison) -> str:
     is_busy = any(run.seconds > 1.2 * run.idle_seconds for run in comparison.runs)
     return f"{duration(budget)} (--budget{', waiting for a processor not counted' if is_busy else ''})"
-
-
-def _search(
-    comparison: Comparison,
-    request: CheckRequest,
-    output: OutputFolder,
-    standard_input: StandardInput,
-    announce: Announce,
-    warn: Callable[[str], None],
-    traces: Sequence[Trace],
-    likely: Sequence[Hypothesis],
-    start: FirstStart | None = None,
-    short: ShortRuns | None = None,
-) -> tuple[Comparison, int]:
-    run_seconds = max(run.idle_seconds for run in comparison.runs)
-    exit_statuses = {run.exit_status for run in comparison.runs}
-    which = "further runs" if short is None else f"runs of the first {short.extent}"
-    if short is not None:
-        run_seconds = short.seconds
-        request = replace(request, spec=replace(request.spec, steps=short.steps))
-        exit_statuses.add(0)  # the exit status of a program that is ended after `short.steps`
-    budget = request.budget if request.budget is not None else default_budget(run_seconds)
-    warn(f"Looking for the cause with {which}, for at most {_limit(budget, comparison)}. Ctrl-C keeps the findings.")
-    search: FactorSearch | Investigation | None = None
-    try:
-        with LaunchedExperiments(
-            request,
-            output,
-            standard_input,
-            announce,
-            budget=budget,
-            run_seconds=run_seconds,
-            exit_statuses=frozenset(exit_statuses),
-            is_shortened=short is not None,
-            early=None if short is not None else early_runs(comparison, least_step_seconds(traces), traces),
-            start=start,
-        ) as runner:
-            if comparison.varied:
-                search = FactorSearch(comparison.varied, runner)
-                search.run()
-                comparison = replace(comparison, diagnosis=search.diagnosis)
-            search = Investigation(
-                comparison,
-                runner,
-                Intervention.perturb(*comparison.varied),
-                least_step_seconds(traces),
-                can_try_fixes=request.fix,
-                frameworks={str(p.description.get("framework")) for trace in traces for p in trace.processes},
-                likely=likely,
-                likely_of=lambda left: likely_hypotheses(replace(comparison, first_divergence=left), traces),
-                is_linted=LintedCandidates(comparison, traces),
-                command=longer_search(request, 2 * budget),
-                executions=executions(comparison.first_divergence, traces) if comparison.first_divergence else 1,
-                changed_files=() if request.fresh_copy else _changed_files(output, traces),
-            )
-            search.run()
-    except (DeterminismError, KeyboardInterrupt) as error:
-        known = comparison if search is None else replace(comparison, diagnosis=search.diagnosis)
-        comparison, status = end_search_early(known, error, warn)
-        return comparison, status if isinstance(error, Interrupted | KeyboardInterrupt) else 0
-    diagnosis = search.diagnosis if short is None else short.noted(search.diagnosis)
-    return replace(comparison, diagnosis=diagnosis), 0
 
 
 def _changed_files(output: OutputFolder, traces: Sequence[Trace]) -> list[str]:
@@ -602,25 +474,10 @@ class Check:
             why_stop: Callable[[], str | None] = never
             if self.request.fail_fast and traces:
                 why_stop = stack.enter_context(FailFast(traces[0], trace)).why_stop
-            try:
-                result = self._series.make(
-                    name,
-                    title,
-                    self.announce(
-                        title, None if is_shown else log, seconds=max((run.seconds for run in self.runs), default=None)
-                    ),
-                    log=log,
-                    is_shown=is_shown,
-                    why_stop=why_stop,
-                    spec=spec,
-                )
-            except Interrupted as interrupted:
-                self._add_run(trace, replace(interrupted.program_exit, stopped_by="interrupt"))
-                raise
-            except Unfinished as unfinished:
-                self._add_run(trace, unfinished.program_exit)
-                raise
-        self._add_run(trace, result)
+            seconds = max((run.seconds for run in self.runs), default=None)
+            on_progress = self.announce(title, None if is_shown else log, seconds=seconds)
+            make = partial(self._series.make, name, title, on_progress, spec=spec, log=log, is_shown=is_shown)
+            result = summarized_run(self.runs, self.request.command, trace, partial(make, why_stop=why_stop))
         if is_shown and result.exit_status and is_unread():
             raise LaunchError(
                 "output-unread",
@@ -636,13 +493,6 @@ class Check:
             self._output.remove_if_empty()
             raise
         traces.append(open_trace(trace))
-
-    def _add_run(self, trace: Path, ended: RunResult | ProgramExit) -> None:
-        self.runs.append(
-            RunSummary(
-                list(self.request.command), ended.exit_status, ended.stopped_by, ended.seconds, str(trace), ended.waited
-            )
-        )
 
     def _compare(self, traces: Sequence[Trace]) -> Comparison:
         request = self.request
@@ -721,15 +571,90 @@ class Check:
         if not is_wanted and comparison.first_divergence is not None:
             limit = why_not_searched(comparison, self.request)
             return replace(comparison, diagnosis=replace(comparison.diagnosis, limit=limit))
-        if is_wanted and not self.interrupt_status:
-            means = (self._output, standard_input, self.announce, self.warn)
+        if is_wanted and not self.interrupt_status and comparison.first_divergence is not None:
             start = FirstStart.of(self._series)
-            comparison, self.interrupt_status = explain(
-                comparison, self.request, *means, traces=traces, likely=self._likely, start=start
-            )
+            comparison = self._searched(comparison, standard_input, traces, start)
             if start is not None:
                 comparison = replace(comparison, diagnosis=start.noted(comparison.diagnosis))
         return comparison
+
+    def _searched(
+        self, comparison: Comparison, standard_input: StandardInput, traces: Sequence[Trace], start: FirstStart | None
+    ) -> Comparison:
+        """Make further runs to find what makes the runs differ: if they are long, runs that end soon after the difference."""
+        search = partial(self._search, comparison, standard_input, traces, start)
+        short = short_runs(comparison, least_step_seconds(traces), traces)
+        if short is None:
+            return search()
+        try:
+            return search(short=short)
+        except ShortRunsEqual:
+            equal = f"Runs of the first {short.extent} were equal, so they cannot show the cause"
+            if self.request.explain:
+                self.warn(f"{equal}; continuing with whole runs.")
+                return search()
+            limit = f"{equal}. {search_commands(comparison, self.request)}"
+            return replace(comparison, diagnosis=replace(comparison.diagnosis, limit=limit))
+
+    def _search(
+        self,
+        comparison: Comparison,
+        standard_input: StandardInput,
+        traces: Sequence[Trace],
+        start: FirstStart | None,
+        short: ShortRuns | None = None,
+    ) -> Comparison:
+        request, run_seconds = self.request, max(run.idle_seconds for run in comparison.runs)
+        exit_statuses = {run.exit_status for run in comparison.runs}
+        which = "further runs" if short is None else f"runs of the first {short.extent}"
+        if short is not None:
+            run_seconds = short.seconds
+            request = replace(request, spec=replace(request.spec, steps=short.steps))
+            exit_statuses.add(0)  # the exit status of a program that is ended after `short.steps`
+        budget = request.budget if request.budget is not None else default_budget(run_seconds)
+        self.warn(
+            f"Looking for the cause with {which}, for at most {_limit(budget, comparison)}. Ctrl-C keeps the findings."
+        )
+        search: FactorSearch | Investigation | None = None
+        try:
+            with LaunchedExperiments(
+                request,
+                self._output,
+                standard_input,
+                self.announce,
+                budget=budget,
+                run_seconds=run_seconds,
+                exit_statuses=frozenset(exit_statuses),
+                is_shortened=short is not None,
+                early=None if short is not None else early_runs(comparison, least_step_seconds(traces), traces),
+                start=start,
+            ) as runner:
+                if comparison.varied:
+                    search = FactorSearch(comparison.varied, runner)
+                    search.run()
+                    comparison = replace(comparison, diagnosis=search.diagnosis)
+                search = Investigation(
+                    comparison,
+                    runner,
+                    Intervention.perturb(*comparison.varied),
+                    least_step_seconds(traces),
+                    can_try_fixes=request.fix,
+                    frameworks={str(p.description.get("framework")) for trace in traces for p in trace.processes},
+                    likely=self._likely,
+                    likely_of=lambda left: likely_hypotheses(replace(comparison, first_divergence=left), traces),
+                    is_linted=LintedCandidates(comparison, traces),
+                    command=longer_search(request, 2 * budget),
+                    executions=executions(comparison.first_divergence, traces) if comparison.first_divergence else 1,
+                    changed_files=() if request.fresh_copy else _changed_files(self._output, traces),
+                )
+                search.run()
+        except (DeterminismError, KeyboardInterrupt) as error:
+            known = comparison if search is None else replace(comparison, diagnosis=search.diagnosis)
+            comparison, status = end_search_early(known, error, self.warn)
+            self.interrupt_status = status if isinstance(error, Interrupted | KeyboardInterrupt) else 0
+            return comparison
+        diagnosis = search.diagnosis if short is None else short.noted(search.diagnosis)
+        return replace(comparison, diagnosis=diagnosis)
 
     def _may_look_closer(self, comparison: Comparison, traces: Sequence[Trace]) -> bool:
         """Whether further runs may search for the cause: whole runs, or runs that end soon after the difference."""

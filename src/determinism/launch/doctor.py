@@ -110,11 +110,7 @@ def _is_made_later(name: str) -> bool:
 
 
 def settings_in_code(path: Path) -> CodeSettings:
-    """Find the settings that a file makes; none if it cannot be read as Python.
-
-    Args:
-        path: The script.
-    """
+    """Find the settings that a file makes; none if it cannot be read as Python."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
@@ -175,10 +171,6 @@ def _constant(node: ast.expr | None, default: Any = None) -> Any:
 
 def start_enabled(command: Sequence[str], spec: RunSpec) -> NoReturn:
     """Become the program: the same process, the same terminal, and its own exit status.
-
-    Args:
-        command: The program and its arguments.
-        spec: The requested settings.
 
     Raises:
         LaunchError: It cannot be started or cannot be made deterministic.

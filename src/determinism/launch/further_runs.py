@@ -10,12 +10,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
 from determinism.comparison.divergence import Diagnosis, Divergence, Evidence, Status
-from determinism.comparison.ordered import compare_processes, up_to_common_step
+from determinism.comparison.ordered import compare_common_steps
 from determinism.comparison.partners import alone
 from determinism.comparison.result import Comparison
 from determinism.diagnose.confirm import (
@@ -28,21 +28,13 @@ from determinism.diagnose.confirm import (
     read_capture,
     with_further_values,
 )
-from determinism.diagnose.experiments import (
-    Hypothesis,
-    is_never_seeded,
-)
+from determinism.diagnose.experiments import Hypothesis, is_never_seeded
 from determinism.diagnose.reproducer import NotReproducible, write_reproducer
 from determinism.errors import DeterminismError, TraceError
 from determinism.launch import runs
 from determinism.launch.io import OutputFolder
 from determinism.launch.program import INTERRUPTED, Announce, Interrupted
-from determinism.launch.runs import (
-    TICK_SECONDS,
-    CheckRequest,
-    RunSeries,
-    file_notes,
-)
+from determinism.launch.runs import TICK_SECONDS, CheckRequest, RunSeries, file_notes
 from determinism.redaction import redacted
 from determinism.trace.files import make_private_folder
 from determinism.trace.opening import snapshot_live_trace
@@ -60,11 +52,7 @@ _WORTHWHILE = 0.8
 
 
 def default_budget(run_seconds: float) -> float:
-    """Return the seconds for further runs if the user gives none.
-
-    Args:
-        run_seconds: How long a run takes.
-    """
+    """Return the seconds for further runs if the user gives none."""
     return min(max(_BUDGET_RUNS * run_seconds, _LEAST_BUDGET), _MOST_BUDGET)
 
 
@@ -191,12 +179,7 @@ def _runs_up_to_the_difference(comparison: Comparison, step_seconds: float | Non
 
 
 def why_not_searched(comparison: Comparison, request: CheckRequest) -> str:
-    """Say why no further runs looked for the cause, then list the commands that request them, one per line.
-
-    Args:
-        comparison: Comparison of runs that differ.
-        request: How the runs were made.
-    """
+    """Say why no further runs looked for the cause, then list the commands that request them, one per line."""
     seconds = max(run.idle_seconds for run in comparison.runs)
     asked = "--no-explain" if request.explain is False else "--budget 0"
     reason = (
@@ -209,12 +192,7 @@ def why_not_searched(comparison: Comparison, request: CheckRequest) -> str:
 
 
 def search_commands(comparison: Comparison, request: CheckRequest) -> str:
-    """Return the commands that search for the cause, one per line, with their time limits.
-
-    Args:
-        comparison: Comparison of runs that differ.
-        request: How the runs were made.
-    """
+    """Return the commands that search for the cause, one per line, with their time limits."""
     seconds = max(run.idle_seconds for run in comparison.runs)
     first, whole = comparison.first_divergence, comparison.recorded.steps
     lines = [_search_command(request, default_budget(seconds))]
@@ -245,33 +223,23 @@ _SECONDS, _TIMES_AS_LONG = 60.0, 5
 which may take three times as long as recording below Python."""
 
 
+@dataclass
 class EvidenceRuns:
     """The further runs of one check."""
 
-    def __init__(
-        self,
-        series: RunSeries,
-        output: OutputFolder,
-        announce: Announce,
-        warn: Callable[[str], None],
-    ) -> None:
-        """Run nothing yet.
+    series: RunSeries
+    output: OutputFolder
+    """Where traces, logs and evidence go."""
+    announce: Announce
+    warn: Callable[[str], None]
+    """Called with a message when a run could not be finished."""
+    interrupt_status: int = field(default=0, init=False)
+    """Exit status if the user ended a run, after which no more are made; else 0."""
 
-        Args:
-            series: Makes the runs.
-            output: Where traces, logs and evidence go.
-            announce: Called with the title of the next run and the log of its output; returns a progress callback.
-            warn: Called with a message when a run could not be finished.
-        """
-        self._series = series
-        self._output = output
-        self._announce = announce
-        self._warn = warn
-        self._most_bytes = min(MOST_BYTES, series.max_disk or MOST_BYTES)
+    def __post_init__(self) -> None:
+        self._most_bytes = min(MOST_BYTES, self.series.max_disk or MOST_BYTES)
         self._seconds = self._plain_seconds = 0.0
         self._may_end_early = True
-        self.interrupt_status = 0
-        """Exit status if the user ended a run, after which no more are made; else 0."""
 
     def gather(
         self,
@@ -312,14 +280,14 @@ class EvidenceRuns:
             capture = self._capture(name, "confirming run", first, traces, repeats=REPEATS)
             comparison = confirmed(comparison, capture)
             if capture is not None and comparison.first_divergence is not None and not capture["changed_inputs"]:
-                kept = self._keep(name, first.stream or first.process, self._output.path / EVIDENCE_FOLDER)
+                kept = self._keep(name, first.stream or first.process, self.output.path / EVIDENCE_FOLDER)
                 evidence = self._evidence(capture.get("saved"), comparison.first_divergence, kept)
                 comparison = replace(comparison, diagnosis=replace(comparison.diagnosis, evidence=evidence))
         except DeterminismError as error:
             # The findings of the other runs hold without this evidence.
             if not self._was_interrupted(error, "the op was repeated"):
-                self._warn(f"The confirming run was not finished, so its evidence is missing. {error.message}")
-        self._output.discard(name, with_log=False)
+                self.warn(f"The confirming run was not finished, so its evidence is missing. {error.message}")
+        self.output.discard(name, with_log=False)
         return comparison
 
     def _was_interrupted(self, error: BaseException, what: str) -> bool:
@@ -327,7 +295,7 @@ class EvidenceRuns:
         if not isinstance(error, Interrupted | KeyboardInterrupt):
             return False
         self.interrupt_status = error.exit_status if isinstance(error, Interrupted) else INTERRUPTED
-        self._warn(f"Interrupted before {what}; the findings so far are kept.")
+        self.warn(f"Interrupted before {what}; the findings so far are kept.")
         return True
 
     def _with_values(self, comparison: Comparison, first: Divergence, traces: Sequence[Trace]) -> Comparison:
@@ -339,15 +307,15 @@ class EvidenceRuns:
             name = f"evidence-run-{number}"
             try:
                 capture = self._capture(name, f"evidence run {number} of 2", first, traces, repeats=0)
-                kept = self._keep(name, first.process, self._output.path / EVIDENCE_FOLDER / f"run-{number}")
+                kept = self._keep(name, first.process, self.output.path / EVIDENCE_FOLDER / f"run-{number}")
             except DeterminismError as error:
                 if not self._was_interrupted(error, "values were compared"):
-                    self._warn(
+                    self.warn(
                         f"The differing values were not compared, because a run was not finished. {error.message}"
                     )
                 return comparison
             finally:
-                self._output.discard(name, with_log=False)
+                self.output.discard(name, with_log=False)
             reason = reason or (capture or {}).get("saved", {}).get("left_out")
             paths = (capture or {}).get("inputs") or {}
             if kept is None:
@@ -359,17 +327,17 @@ class EvidenceRuns:
         self, name: str, title: str, first: Divergence, traces: Sequence[Trace], *, repeats: int
     ) -> dict[str, Any] | None:
         process = next(p for p in traces[first.records_of].processes if p.key == (first.stream or first.process))
-        log = self._output.log(name)
+        log = self.output.log(name)
         request = capture_request(
             process, first, repeats=repeats, most_bytes=self._most_bytes, ends=self._may_end_early
         )
-        on_progress = self._announce(title, log, seconds=self._plain_seconds)
-        self._series.make_capturing(name, title, on_progress, log=log, capture=request, seconds=self._seconds)
-        return read_capture(self._output.trace(name), process.key)
+        on_progress = self.announce(title, log, seconds=self._plain_seconds)
+        self.series.make_capturing(name, title, on_progress, log=log, capture=request, seconds=self._seconds)
+        return read_capture(self.output.trace(name), process.key)
 
     def _keep(self, name: str, process: str, folder: Path) -> Path | None:
         """Move the tensors out of a trace that will be removed; return their folder if there are any."""
-        source = self._output.trace(name) / PROCESSES_FOLDER / process
+        source = self.output.trace(name) / PROCESSES_FOLDER / process
         files = [source / file for file in (CAPTURED_INPUTS_FILE, CAPTURED_OUTPUTS_FILE) if (source / file).is_file()]
         for file in files:
             make_private_folder(folder, exist_ok=True)
@@ -388,7 +356,7 @@ class EvidenceRuns:
             if saved is None or saved["call"] is None or kept is None:
                 raise NotReproducible((saved or {}).get("reason") or "the call was not saved")
             path = write_reproducer(
-                self._output.path / REPRODUCER_FOLDER,
+                self.output.path / REPRODUCER_FOLDER,
                 kept / CAPTURED_INPUTS_FILE,
                 saved["call"],
                 origin=_origin(first),
@@ -452,11 +420,7 @@ def _gets_from_children(trace: Trace) -> bool:
 
 
 def racy_work(trace: Trace) -> list[str]:
-    """Return the work in a run whose outcome depends on timing, as seen by the recorders.
-
-    Args:
-        trace: Trace of the run.
-    """
+    """Return the work in a run whose outcome depends on timing, as seen by the recorders."""
     return [str(word) for process in trace.processes for word in process.description.get("racy") or []]
 
 
@@ -519,8 +483,8 @@ class FailFast:
             if self._ended.is_set() or not snapshot_live_trace(self._folder / PROCESSES_FOLDER / key, picture):
                 return False
             # Uses its own reader, since the first run is also read elsewhere.
-            whole = up_to_common_step(StoredProcess(self._first[key].folder), StoredProcess(picture))
-            return whole is not None and compare_processes(*whole).divergence is not None
+            processes = (StoredProcess(self._first[key].folder), StoredProcess(picture))
+            return compare_common_steps(*processes).divergence is not None
         except (TraceError, OSError):
             # The process is just starting or ending; the comparison after its end will report any real problem.
             return False

@@ -116,12 +116,7 @@ def install_line(interpreter: str) -> str:
 
 
 def unusable(interpreter: str, reason: str) -> tuple[str, str]:
-    """Return a message for a package that is installed but cannot be imported, and the command that helps.
-
-    Args:
-        interpreter: The Python that cannot import it.
-        reason: Message of the import error.
-    """
+    """Return a message for a package that is installed but cannot be imported, and the command that helps."""
     line = install_line(interpreter)
     if "pyarrow" in reason and "NumPy" in reason:
         # TensorFlow up to 2.17 needs NumPy 1, and pyarrow 26 does not declare to pip that it does not work with that.
@@ -203,12 +198,7 @@ def find_interpreter(path: str, arguments: Sequence[str], environ: Mapping[str, 
 
 
 def version_of(interpreter: Interpreter, environ: Mapping[str, str]) -> tuple[int, ...] | None:
-    """Return the first two numbers of an interpreter's version; None if it does not answer.
-
-    Args:
-        interpreter: The interpreter.
-        environ: The environment in which to run it.
-    """
+    """Return the first two numbers of an interpreter's version; None if it does not answer."""
     # Isolated, so that nothing of the program's environment is loaded.
     probe = [interpreter.path, "-I", "-S", "-c", _VERSION_PROBE]
     try:

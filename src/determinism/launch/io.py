@@ -519,14 +519,14 @@ def _ready(descriptor: int, event: int) -> bool:
 # Whether the program's output still has a reader.
 
 
-def is_unread(descriptor: int = _STANDARD_OUTPUT) -> bool:
-    """Whether a pipe or socket no longer has a reader, as after `| head`; files and terminals always have one."""
+def is_unread() -> bool:
+    """Whether standard output is a pipe or socket that no longer has a reader, as after `| head`."""
     try:
-        mode = os.fstat(descriptor).st_mode
+        mode = os.fstat(_STANDARD_OUTPUT).st_mode
         if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) or not hasattr(select, "poll"):
             return False
         poll = select.poll()
-        poll.register(descriptor, select.POLLOUT)
+        poll.register(_STANDARD_OUTPUT, select.POLLOUT)
         return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
     except OSError:
         return False

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 from determinism.errors import LaunchError, exit_phrase, legible, signal_name
 from determinism.factors.catalog import before_start, factor_environment
@@ -31,12 +31,7 @@ HASH_SEED = "PYTHONHASHSEED"
 
 
 def child_environment(environ: Mapping[str, str], spec: RunSpec) -> dict[str, str]:
-    """Add the variables that make Python processes started in an environment follow the spec of a run.
-
-    Args:
-        environ: The program's environment without them.
-        spec: The spec of the run.
-    """
+    """Add the variables that make Python processes started in an environment follow the spec of a run."""
     result = with_bootstrap(spec.added_to(environ))
     if spec.trace_folder is not None:
         # Set if this command itself is being recorded; its program is the first process of a new run.
@@ -50,11 +45,7 @@ def child_environment(environ: Mapping[str, str], spec: RunSpec) -> dict[str, st
 
 
 def with_bootstrap(environ: Mapping[str, str]) -> dict[str, str]:
-    """Add the variable that makes each Python process in an environment run the bootstrap.
-
-    Args:
-        environ: The environment.
-    """
+    """Add the variable that makes each Python process in an environment run the bootstrap."""
     # An empty PYTHONPATH counts as unset, whereas an empty entry in it would put the working directory on `sys.path`.
     earlier = environ.get("PYTHONPATH")
     return {**environ, "PYTHONPATH": f"{BOOTSTRAP_FOLDER}{os.pathsep}{earlier}" if earlier else str(BOOTSTRAP_FOLDER)}
@@ -130,11 +121,7 @@ class Interrupted(LaunchError):
     """The user ended the run; the program has ended."""
 
     def __init__(self, program_exit: ProgramExit) -> None:
-        """Compose the message.
-
-        Args:
-            program_exit: How the program ended.
-        """
+        """Compose the message."""
         super().__init__(
             "interrupted",
             f"The program was stopped by {program_exit.stopped_by} after {program_exit.seconds:.1f} s "
@@ -175,6 +162,16 @@ def never() -> str | None:
     return None
 
 
+class Watching(TypedDict, total=False):
+    """How a run is watched and limited; see `run_program`."""
+
+    log: Path | None
+    is_shown: bool
+    environment: Mapping[str, str] | None
+    why_stop: Callable[[], str | None]
+    most_seconds: float
+
+
 def run_program(
     command: Sequence[str],
     spec: RunSpec,
@@ -194,7 +191,7 @@ def run_program(
         spec: What to record, and where; also the changes of an experiment.
         log: File for the program's output; None to pass the output through.
         is_shown: Whether to pass the output through as well.
-        on_progress: Called about ten times a second.
+        on_progress: Called with the number of records and the step about ten times a second.
         environment: Environment variables without recording; None for the current ones.
         stdin: Standard input of the program; None for this process's own.
         why_stop: Called about ten times a second; the program is stopped when it returns a reason, such as `fail-fast`.

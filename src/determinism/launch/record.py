@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 import shutil
 import subprocess
@@ -15,13 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
+from determinism.comparison.result import RunSummary
 from determinism.errors import LaunchError, TraceError, exit_phrase
 from determinism.launch.interpreter import find_executable, find_interpreter
 from determinism.launch.io import StandardInput
 from determinism.launch.notes import NOTE_PREFIX
-from determinism.launch.program import Interrupted, ProgramExit, ProgressCallback, never, run_program
+from determinism.launch.program import Interrupted, ProgramExit, ProgressCallback, Watching, run_program
 from determinism.redaction import redacted
 from determinism.run_spec import RunSpec, recorder_choice
 from determinism.trace.files import create_trace, write_manifest
@@ -59,26 +59,11 @@ def record_program(
     command: Sequence[str],
     spec: RunSpec,
     *,
-    log: Path | None = None,
-    is_shown: bool = False,
     on_progress: ProgressCallback | None = None,
     stdin: StandardInput | None = None,
-    why_stop: Callable[[], str | None] = never,
-    most_seconds: float = math.inf,
-    environment: Mapping[str, str] | None = None,
+    **watching: Unpack[Watching],
 ) -> RunResult:
-    """Run a command under recording.
-
-    Args:
-        command: The program and its arguments.
-        spec: What to record, and where; also the copy of the working directory in which to run the program, if any.
-        log: File for the program's output; None to pass the output through.
-        is_shown: Whether to pass the output through as well.
-        on_progress: Called with the number of records and the step about ten times a second.
-        stdin: Standard input of the program; None for this process's own.
-        why_stop: Called about ten times a second; the program is stopped when it returns a reason, such as `fail-fast`.
-        most_seconds: Time limit of the program, not counting time in which it waits for a processor.
-        environment: Environment variables without recording; None for the current ones.
+    """Run a command under recording; the arguments are those of `run_program`.
 
     Raises:
         TraceError: The trace cannot be written; `Unfinished` if the program was run.
@@ -86,15 +71,34 @@ def record_program(
         Interrupted: The user ended it; the trace is complete up to that point.
     """
     assert spec.trace_folder is not None
+    environment = watching.get("environment")
     _build_native_recorder(command, os.environ if environment is None else environment)
     folder = spec.trace_folder.absolute()
     create_trace(folder, **(facts := _facts(command, spec)))
-    run = partial(
-        run_program, command, replace(spec, trace_folder=folder),
-        log=log, is_shown=is_shown, on_progress=on_progress, environment=environment, stdin=stdin, why_stop=why_stop,
-        most_seconds=most_seconds,
-    )  # fmt: skip
+    spec = replace(spec, trace_folder=folder)
+    run = partial(run_program, command, spec, on_progress=on_progress, stdin=stdin, **watching)
     return _run_to_its_end(folder, facts, run)
+
+
+def summarized_run(
+    runs: list[RunSummary], command: Sequence[str], trace: Path, make: Callable[[], RunResult]
+) -> RunResult:
+    """Make a run, and add its summary to those of earlier ones, even if the user ends it or its trace cannot be finished."""
+
+    def add(ended: ProgramExit) -> None:
+        exit_status, stopped_by = ended.exit_status, ended.stopped_by
+        runs.append(RunSummary(list(command), exit_status, stopped_by, ended.seconds, str(trace), ended.waited))
+
+    try:
+        result = make()
+    except Interrupted as interrupted:
+        add(replace(interrupted.program_exit, stopped_by="interrupt"))
+        raise
+    except Unfinished as unfinished:
+        add(unfinished.program_exit)
+        raise
+    add(result)
+    return result
 
 
 _BUILDER = Path(__file__).with_name("inspection_child.py")
@@ -201,11 +205,7 @@ _LEAST_ROOM = 1 << 20
 
 
 def not_recorded_reasons(folder: Path) -> list[str]:
-    """Return the reasons that processes of a run gave for not being recorded, most frequent first.
-
-    Args:
-        folder: The trace.
-    """
+    """Return the reasons that processes of a run gave for not being recorded, most frequent first."""
     return [reason for reason, _ in Counter(reason for _, reason in _notes(folder)).most_common()]
 
 
@@ -245,10 +245,6 @@ def _short(command: str) -> str:
 def require_recorded(folder: Path, exit_status: int) -> None:
     """Check that a run recorded something.
 
-    Args:
-        folder: The trace.
-        exit_status: How the program ended.
-
     Raises:
         LaunchError: It recorded nothing.
     """
@@ -276,11 +272,7 @@ def require_recorded(folder: Path, exit_status: int) -> None:
 
 
 def unrecorded_reason(folder: Path) -> str | None:
-    """Return why no process of a run recorded anything, and what to do; None if one did.
-
-    Args:
-        folder: The trace.
-    """
+    """Return why no process of a run recorded anything, and what to do; None if one did."""
     if any((folder / PROCESSES_FOLDER).glob(f"*/{PROCESS_FILE}")):
         return None
     reasons = not_recorded_reasons(folder) or _reasons_of_hidden(folder)

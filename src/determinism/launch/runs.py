@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import json
 import linecache
-import math
 import os
 import shutil
 import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, Unpack
 
 from determinism.comparison.result import Comparison, FileChange, Leftover, RunSummary
 from determinism.compile_caches import compile_cache_of
 from determinism.diagnose.experiments import Intervention
 from determinism.errors import LaunchError, UsageError, exit_phrase
 from determinism.launch.io import OutputFolder, StandardInput
-from determinism.launch.program import INTERRUPTED, Interrupted, ProgressCallback, never
+from determinism.launch.program import INTERRUPTED, Interrupted, ProgressCallback, Watching
 from determinism.launch.reading import LEFTOVERS_PREFIX
 from determinism.launch.record import RunResult, record_program
 from determinism.redaction import redacted_text
@@ -298,10 +297,6 @@ def end_search_early(
 def without_traces(comparison: Comparison, output: OutputFolder) -> Comparison:
     """Remove the traces of a check's runs from its folder, and the folder itself if nothing else is in it.
 
-    Args:
-        comparison: Of the runs.
-        output: The folder.
-
     Returns:
         The comparison, whose runs no longer have traces.
     """
@@ -563,38 +558,28 @@ def prepare(command: str, title: str, *, folder: Path | None, log: Path) -> None
 # The runs of a check, one after another, each from the same state.
 
 
+@dataclass
 class RunSeries:
     """The runs of one check."""
 
-    def __init__(
-        self,
-        request: CheckRequest,
-        output: OutputFolder,
-        standard_input: StandardInput,
-        copy: FreshCopy | None,
-        *,
-        first_number: int,
-        earlier: Sequence[tuple[int, int]] = (),
-    ) -> None:
-        """Run nothing yet.
+    request: CheckRequest
+    output: OutputFolder
+    """Where traces and logs go."""
+    standard_input: StandardInput
+    copy: FreshCopy | None
+    """Where each run starts; None for the working directory itself."""
+    _: KW_ONLY
+    first_number: int
+    """Number of the first run, as reports count."""
+    earlier: InitVar[Sequence[tuple[int, int]]] = ()
+    """Start and end, in nanoseconds since 1970, of other runs whose files are leftovers too."""
 
-        Args:
-            request: What to run.
-            output: Where traces and logs go.
-            standard_input: Standard input of each run.
-            copy: Where each run starts; None for the working directory itself.
-            first_number: Number of the first run, as reports count.
-            earlier: Start and end, in nanoseconds since 1970, of other runs whose files are leftovers too.
-        """
+    def __post_init__(self, earlier: Sequence[tuple[int, int]]) -> None:
         self.leftovers: list[Leftover] = []
-        self._request = request
-        self._output = output
-        self._standard_input = standard_input
-        self._copy = copy
-        self._times = RunTimes(first_number)
+        self._times = RunTimes(self.first_number)
         self._times.ended += earlier
         # A run that captures one record inherits only which steps are recorded.
-        self._captured = RunSpec(first_step=request.spec.first_step, window=request.spec.window)
+        self._captured = RunSpec(first_step=self.request.spec.first_step, window=self.request.spec.window)
 
     @property
     def began(self) -> int:
@@ -615,7 +600,7 @@ class RunSeries:
     @property
     def max_disk(self) -> int | None:
         """Bytes that the trace of a run may take; None for no limit."""
-        return self._request.spec.max_disk
+        return self.request.spec.max_disk
 
     def make(
         self,
@@ -623,48 +608,32 @@ class RunSeries:
         title: str,
         on_progress: ProgressCallback | None,
         *,
-        log: Path | None,
-        is_shown: bool = False,
-        why_stop: Callable[[], str | None] = never,
-        most_seconds: float = math.inf,
         spec: RunSpec | None = None,
-        environment: Mapping[str, str] | None = None,
+        **watching: Unpack[Watching],
     ) -> RunResult:
         """Make one run.
 
         Args:
             name: Name of its trace.
             title: What messages call the run if it cannot be made.
-            on_progress: Called with the number of records and the step about ten times a second.
-            log: File for its output; None to pass the output through.
-            is_shown: Whether to pass the output through as well.
-            why_stop: Called about ten times a second; the run is stopped when it returns a reason, such as `fail-fast`.
-            most_seconds: Time limit of the run, not counting time in which it waits for a processor.
+            on_progress: As for `run_program`.
             spec: Spec for a run of an experiment; None for the spec that all runs share.
-            environment: Environment variables; None for the current ones.
+            **watching: As for `run_program`.
 
         Raises:
             LaunchError: It cannot be prepared or started, or the user ended it.
             TraceError: The trace cannot be written.
         """
         copied = self._prepare(name, title)
-        trace = self._output.trace(name)
+        trace = self.output.trace(name)
         spec = replace(
-            spec or self._request.spec, trace_folder=trace, copied=copied, earlier_runs=tuple(self._times.ended)
+            spec or self.request.spec, trace_folder=trace, copied=copied, earlier_runs=tuple(self._times.ended)
         )
         with self._times.run():
             result = record_program(
-                self._request.command,
-                spec,
-                log=log,
-                is_shown=is_shown,
-                on_progress=on_progress,
-                stdin=self._standard_input,
-                why_stop=why_stop,
-                most_seconds=most_seconds,
-                environment=environment,
+                self.request.command, spec, on_progress=on_progress, stdin=self.standard_input, **watching
             )
-        self.leftovers += self._times.leftovers(trace, fresh_copy=self._copy is not None)
+        self.leftovers += self._times.leftovers(trace, fresh_copy=self.copy is not None)
         return result
 
     def make_capturing(
@@ -682,7 +651,7 @@ class RunSeries:
         Args:
             name: Name of its trace.
             title: What messages call the run if it cannot be made.
-            on_progress: Called with the number of records and the step about ten times a second.
+            on_progress: As for `run_program`.
             log: File for its output.
             capture: Which record to capture.
             seconds: Time limit of the run, not counting time in which it waits for a processor. The process that
@@ -694,22 +663,22 @@ class RunSeries:
         """
         copied = self._prepare(name, title)
         record_program(
-            self._request.command,
-            replace(self._captured, trace_folder=self._output.trace(name), capture=capture, copied=copied),
+            self.request.command,
+            replace(self._captured, trace_folder=self.output.trace(name), capture=capture, copied=copied),
             log=log,
             on_progress=on_progress,
-            stdin=self._standard_input,
+            stdin=self.standard_input,
             most_seconds=seconds,
         )
 
     def _prepare(self, name: str, title: str) -> tuple[str, str] | None:
         """Set up the state that every run starts from; return the copy to run in and the folder that was copied."""
         folder = None
-        if self._copy is not None:
-            self._copy.renew()
-            folder = self._copy.folder
-        if self._request.before is not None:
-            prepare(self._request.before, title, folder=folder, log=self._output.preparation_log(name))
+        if self.copy is not None:
+            self.copy.renew()
+            folder = self.copy.folder
+        if self.request.before is not None:
+            prepare(self.request.before, title, folder=folder, log=self.output.preparation_log(name))
         return None if folder is None else (str(folder), str(Path.cwd()))
 
 

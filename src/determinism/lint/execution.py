@@ -215,13 +215,12 @@ def _is_buffer_size(node: ast.expr) -> bool:
 
 def becomes_seed(module: Module, node: ast.AST) -> bool:
     """Whether a value goes straight into a call, or is assigned to a name, that is called a seed."""
-    at: ast.AST | None = node
-    while at is not None and not isinstance(at, ast.stmt):
-        if isinstance(at, ast.Call) and ("seed" in last_part(at.func).lower() or last_part(at.func) == "Rngs"):
-            return True
-        at = module.parents.get(at)
-    targets = at.targets if isinstance(at, ast.Assign) else []
-    return any("seed" in last_part(target).lower() for target in targets)
+    called = [last_part(one.func) for one in module.within_statement(node) if isinstance(one, ast.Call)]
+    statement = module.statement_of(node)
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return any("seed" in name.lower() or name == "Rngs" for name in called) or any(
+        "seed" in last_part(target).lower() for target in targets
+    )
 
 
 def is_set_to(call: ast.Call, name: str, value: object) -> bool:
@@ -324,10 +323,7 @@ class Execution:
         )
 
     def _class_around(self, node: ast.AST) -> ast.ClassDef | None:
-        at: ast.AST | None = node
-        while at is not None and not isinstance(at, ast.ClassDef):
-            at = self._module.parents.get(at)
-        return at
+        return next((one for one in self._module.outwards(node) if isinstance(one, ast.ClassDef)), None)
 
     def _into(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Event]:
         if function in self._active or function in self._walked or len(self._active) >= _DEEPEST:

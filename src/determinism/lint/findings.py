@@ -135,12 +135,8 @@ class Text:
 
     def is_written_in_class(self, target: ast.Attribute) -> bool:
         """Whether the class, or a loop over parameters in the file, gives an attribute values."""
-        owner: ast.AST | None = target
-        while owner is not None and not isinstance(owner, ast.ClassDef):
-            owner = self.module.parents.get(owner)
-        if owner is None or (
-            isinstance(owner, ast.ClassDef) and not all(last_part(base) == "Module" for base in owner.bases)
-        ):
+        owner = next((one for one in self.module.outwards(target) if isinstance(one, ast.ClassDef)), None)
+        if owner is None or not all(last_part(base) == "Module" for base in owner.bases):
             return True
         for node in self.module.nodes:
             if isinstance(node, ast.Call) and last_part(node.func) in (
@@ -168,11 +164,9 @@ class Text:
         return False
 
     def _is_filled_in_loop(self, node: ast.AST) -> bool:
-        at: ast.AST | None = node
-        while at is not None and not isinstance(at, ast.For):
-            at = self.module.parents.get(at)
-        return at is not None and any(
-            isinstance(one, ast.Call) and last_part(one.func).endswith("_") for one in ast.walk(at)
+        loop = next((one for one in self.module.outwards(node) if isinstance(one, ast.For)), None)
+        return loop is not None and any(
+            isinstance(one, ast.Call) and last_part(one.func).endswith("_") for one in ast.walk(loop)
         )
 
 

@@ -295,10 +295,8 @@ def _seeds_for_good(text: Text) -> bool:
     """Whether PyTorch is seeded outside any block that restores its generator."""
     for node in text.module.nodes:
         if isinstance(node, ast.Call) and "torch" in seeded_libraries(text.module, node):
-            at: ast.AST | None = node
-            while at is not None and not (isinstance(at, ast.With) and "fork_rng" in ast.unparse(at.items[0])):
-                at = text.module.parents.get(at)
-            if at is None:
+            blocks = (one for one in text.module.outwards(node) if isinstance(one, ast.With))
+            if not any("fork_rng" in ast.unparse(one.items[0]) for one in blocks):
                 return True
     return False
 

@@ -230,13 +230,7 @@ def _has_state(call: ast.Call, name: str) -> bool:
 
 def _is_within_epoch(text: Text, call: ast.Call) -> bool:
     """Whether a checkpoint is saved between two batches, in a loop over a loader's batches within a loop over epochs."""
-    loops = []
-    at: ast.AST | None = call
-    while (at := text.module.parents.get(at) if at is not None else None) is not None:
-        if isinstance(at, ast.For | ast.AsyncFor):
-            loops.append(at)
-        elif isinstance(at, Function):
-            break
+    loops = [one for one in text.module.loops_of(call) if isinstance(one, ast.For | ast.AsyncFor)]
     return len(loops) > 1 and any(
         isinstance(one, ast.Name | ast.Attribute) and "load" in last_part(one).lower()
         for one in ast.walk(loops[0].iter)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 
 from determinism.diagnose.parsed_module import Function, given_to, gives_numbers, last_part, parameters
 from determinism.diagnose.program_flow import CALLS, METHODS, OBJECTS
@@ -225,11 +226,11 @@ class Flow:
             if isinstance(value, ast.ListComp) and _is_name(value.generators[0].iter, taken):
                 return True
         for use in self._loads.get((scope, holder.id), []):
-            at: ast.AST | None = self._parents.get(use)
-            if isinstance(at, ast.Attribute) and at.attr == "append":
-                while at is not None and not isinstance(at, ast.For | Function):
-                    at = self._parents.get(at)
-                if isinstance(at, ast.For) and _is_name(at.iter, taken):
+            added = self._parents.get(use)
+            if isinstance(added, ast.Attribute) and added.attr == "append":
+                outer = (one for one in self._text.module.outwards(added) if isinstance(one, ast.For | Function))
+                loop = next(outer, None)
+                if isinstance(loop, ast.For) and _is_name(loop.iter, taken):
                     return True
         return False
 
@@ -238,13 +239,11 @@ class Flow:
         parent = self._parents.get(use)
         if not (isinstance(parent, ast.Subscript) and parent.value is use and isinstance(parent.slice, ast.Name)):
             return False
-        at: ast.AST | None = parent
-        while at is not None and not isinstance(at, Function):
+        for at in takewhile(lambda one: not isinstance(one, Function), self._text.module.outwards(parent)):
             if isinstance(at, ast.For) and isinstance(at.iter, ast.Call) and last_part(at.iter.func) == "enumerate":
                 counter = at.target.elts[0] if isinstance(at.target, ast.Tuple) else None
                 if counter is not None and _is_name(counter, parent.slice.id) and isinstance(at.iter.args[0], ast.Name):
                     return isinstance(use, ast.Name) and self._is_made_along(use, at.iter.args[0].id)
-            at = self._parents.get(at)
         return False
 
     def _is_filled(self, name: ast.Name) -> bool:
@@ -307,16 +306,12 @@ class Flow:
 
     def _is_shown(self, node: ast.AST) -> bool:
         """Whether a value only ends up in a message, a log or an error."""
-        at: ast.AST | None = node
-        while at is not None and not isinstance(at, ast.stmt):
-            if isinstance(at, ast.Call) and (
-                last_part(at.func) in _IGNORES_IN_LOGS or last_part(at.func).endswith("Error")
-            ):
+        module = self._text.module
+        for at in module.within_statement(node):
+            name = last_part(at.func) if isinstance(at, ast.Call) else ""
+            if isinstance(at, ast.JoinedStr) or name in _IGNORES_IN_LOGS or name.endswith("Error"):
                 return True
-            if isinstance(at, ast.JoinedStr):
-                return True
-            at = self._parents.get(at)
-        return isinstance(at, ast.Raise | ast.Assert)
+        return isinstance(module.statement_of(node), ast.Raise | ast.Assert)
 
     def is_loop_ordered(self, loop: ast.For | ast.AsyncFor, depth: int) -> bool:
         """Whether the result of a loop depends on the order of its iterations."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from itertools import pairwise
 
 from determinism.diagnose.parsed_module import Function, asks_at_random, is_none, last_part
 from determinism.diagnose.program_flow import CALLS
@@ -104,10 +105,8 @@ def of_machine(text: Text) -> Iterator[Finding]:
 
 def _is_chosen_by(text: Text, read: ast.Call) -> bool:
     """Whether a value decides a number or a branch, directly or through a name in the same function."""
-    at: ast.AST = read
-    while (parent := text.module.parents[at]) and not isinstance(parent, ast.stmt):
-        at = parent
-    targets = parent.targets if isinstance(parent, ast.Assign) else []
+    statement = text.module.statement_of(read)
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
     names = {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
 
     def is_read(node: ast.AST) -> bool:
@@ -130,12 +129,7 @@ def _is_chosen_by(text: Text, read: ast.Call) -> bool:
 
 def _becomes_text(text: Text, node: ast.AST) -> bool:
     """Whether a number becomes part of a text, such as a file name, which need not matter."""
-    at: ast.AST | None = node
-    while at is not None and not isinstance(at, ast.stmt):
-        if isinstance(at, ast.FormattedValue):
-            return True
-        at = text.module.parents.get(at)
-    return False
+    return any(isinstance(one, ast.FormattedValue) for one in text.module.within_statement(node))
 
 
 def _is_key_by(node: ast.expr, function: str) -> bool:
@@ -171,11 +165,10 @@ def of_random_bytes(text: Text) -> Iterator[Finding]:
 
 def _is_delay(text: Text, node: ast.expr, *, is_named: bool = False) -> bool:
     """Whether an expression only says how long to wait, directly or through the name it is assigned to."""
-    at: ast.AST | None = node
-    while at is not None and not isinstance(at, ast.stmt):
-        if isinstance(at, ast.Call) and last_part(at.func) == "sleep":
-            return True
-        at = text.module.parents.get(at)
+    within = text.module.within_statement(node)
+    if any(isinstance(one, ast.Call) and last_part(one.func) == "sleep" for one in within):
+        return True
+    at = text.module.statement_of(node)
     if is_named or not isinstance(at, ast.Assign) or at.value is not node or not isinstance(at.targets[0], ast.Name):
         return False
     name = at.targets[0].id
@@ -185,8 +178,7 @@ def _is_delay(text: Text, node: ast.expr, *, is_named: bool = False) -> bool:
 
 def _is_computed_with(text: Text, node: ast.Call) -> bool:
     """Whether a time is put into an array, reduced by a modulo, or set as a rate; one that is subtracted only measures."""
-    at: ast.AST = node
-    while not isinstance(parent := text.module.parents[at], ast.stmt):
+    for at, parent in pairwise(text.module.within_statement(node)):
         if isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Sub):
             return False
         if isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Mod | ast.BitAnd):
@@ -200,7 +192,6 @@ def _is_computed_with(text: Text, node: ast.Call) -> bool:
             return text.module.dotted(parent.func) in _MAKES_ARRAYS
         if not isinstance(parent, ast.BinOp | ast.Call | ast.List | ast.Tuple):
             return False
-        at = parent
     return False
 
 
@@ -275,12 +266,8 @@ def _clock_in(text: Text, node: ast.AST, depth: int) -> ast.Call | None:
 
 def _is_of_display(text: Text, node: ast.AST) -> bool:
     """Whether the enclosing function or class exists to display progress."""
-    at: ast.AST | None = node
-    while at is not None:
-        if isinstance(at, Function | ast.ClassDef) and any(word in at.name.lower() for word in _DISPLAYS):
-            return True
-        at = text.module.parents.get(at)
-    return False
+    names = [one.name.lower() for one in text.module.outwards(node) if isinstance(one, Function | ast.ClassDef)]
+    return any(word in name for name in names for word in _DISPLAYS)
 
 
 def _is_of_time(value: ast.expr) -> bool:
@@ -332,11 +319,10 @@ def of_answers(text: Text) -> Iterator[Finding]:
 
 def _goes_to(text: Text, node: ast.AST, names: frozenset[str]) -> bool:
     """Whether an expression is passed, within its statement, to a call with one of some names."""
-    while (parent := text.module.parents.get(node)) is not None and not isinstance(node, ast.stmt):
-        if isinstance(parent, ast.Call) and node is not parent.func and last_part(parent.func) in names:
-            return True
-        node = parent
-    return False
+    return any(
+        isinstance(parent, ast.Call) and one is not parent.func and last_part(parent.func) in names
+        for one, parent in pairwise(text.module.within_statement(node))
+    )
 
 
 def findings(text: Text) -> Iterator[Finding]:

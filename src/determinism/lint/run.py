@@ -65,14 +65,13 @@ class Source:
         return f"line {line} of cell {cell}"
 
 
-def python_files(paths: Sequence[str], exclude: Iterable[str] = ()) -> list[str]:
+def python_files(paths: Sequence[str]) -> list[str]:
     """Return the Python files and notebooks that paths name, sorted; folders are searched.
 
     Raises:
         UsageError: A path does not exist.
     """
     found: dict[str, None] = {}
-    patterns = list(exclude)
     for path in paths:
         place = Path(path)
         if place.is_dir():
@@ -89,7 +88,7 @@ def python_files(paths: Sequence[str], exclude: Iterable[str] = ()) -> list[str]
                 "lint-path-missing",
                 f"{path} does not exist, so nothing was read. Give files, notebooks or folders that exist.",
             )
-    return [file for file in found if not any(fnmatch(file, pattern) for pattern in patterns)]
+    return list(found)
 
 
 def read(file: str) -> Source:
@@ -141,10 +140,10 @@ def _code(source: str | list[str]) -> str:
     )
 
 
-def unparsable(file: str, reason: str, line: int = 1, column: int = 1, code: str = "") -> Finding:
+def unparsable(file: str, reason: str, line: int = 1, column: int = 1) -> Finding:
     """Return the only finding of a file that cannot be parsed."""
     message = f"The file cannot be parsed ({reason}), so it was not checked."
-    return Finding("unparsable", Severity.NOT_EXAMINED, message, file, line, column, code)
+    return Finding("unparsable", Severity.NOT_EXAMINED, message, file, line, column, "")
 
 
 def _suppressions(text: str) -> Iterator[tuple[int, int, frozenset[str] | None]]:
@@ -247,7 +246,7 @@ def lint_text(source: Source, device: str | None = None, versions: Versions = ()
         versions: Versions of frameworks whose ops are checked; the default is the installed version.
     """
     try:
-        module = Module.parsed(source.file, source.text)
+        module = Module(source.file, source.text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None) or 1
         reason = getattr(error, "msg", None) or str(error) or type(error).__name__
@@ -267,11 +266,7 @@ def _fired(module: Module, device: str | None = None, versions: Versions = ()) -
 
 
 def findings_of(module: Module) -> list[Finding]:
-    """Return the findings in a parsed file, by line, without what a comment suppresses; empty if the rules fail.
-
-    Args:
-        module: The file.
-    """
+    """Return the findings in a parsed file, by line, without what a comment suppresses; empty if the rules fail."""
     try:
         source = Source(module.file, "\n".join(module.lines))
         found = without_suppressed(source, module.tree, _fired(module))
@@ -430,12 +425,7 @@ class LintedCandidates:
     """Finds whether a rule named like a candidate's cause fires at its line; for a missing seed, anywhere in the files on the stack."""
 
     def __init__(self, comparison: Comparison, traces: Sequence[Trace]) -> None:
-        """Read nothing yet.
-
-        Args:
-            comparison: The comparison of the runs.
-            traces: The traces of the same runs.
-        """
+        """Read nothing yet."""
         self._divergence = comparison.first_divergence
         self._traces = traces
         self._rules: dict[str, dict[int, set[str]]] = {}

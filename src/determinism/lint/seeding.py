@@ -136,12 +136,10 @@ def _drawn_anywhere(text: Text, library: str) -> Event | None:
 
 def _is_printed(text: Text, node: ast.AST) -> bool:
     """Whether a draw is only displayed."""
-    at: ast.AST | None = node
-    while at is not None and not isinstance(at, ast.stmt):
-        if isinstance(at, ast.Call) and isinstance(at.func, ast.Name) and at.func.id == "print":
-            return True
-        at = text.module.parents.get(at)
-    return False
+    return any(
+        isinstance(one, ast.Call) and isinstance(one.func, ast.Name) and one.func.id == "print"
+        for one in text.module.within_statement(node)
+    )
 
 
 def _has_own_generators(text: Text, draw: Event) -> bool:
@@ -172,26 +170,21 @@ def _too_late(text: Text, draw: Event, seed: Event) -> Finding:
 
 def _stays_inside(text: Text, node: ast.AST) -> bool:
     """Whether a function only assigns what it draws to names and makes assertions about it."""
-    at: ast.AST | None = node
-    while at is not None and not isinstance(at, Function):
-        at = text.module.parents.get(at)
-    return at is not None and all(
+    function = next((one for one in text.module.outwards(node) if isinstance(one, Function)), None)
+    return function is not None and all(
         isinstance(one, ast.Assert) or (isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name))
-        for one in at.body
+        for one in function.body
         if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
     )
 
 
 def _is_without_gradients(text: Text, node: ast.AST) -> bool:
     """Whether a draw is used only where gradients are disabled, so that nothing is trained with it directly."""
-    at: ast.AST | None = node
-    while at is not None:
-        expressions = [one.context_expr for one in at.items] if isinstance(at, ast.With) else []
+    expressions: list[ast.expr] = []
+    for at in text.module.outwards(node):
+        expressions += [one.context_expr for one in at.items] if isinstance(at, ast.With) else []
         expressions += at.decorator_list if isinstance(at, Function) else []
-        if any(word in ast.unparse(one) for one in expressions for word in ("no_grad", "inference_mode")):
-            return True
-        at = text.module.parents.get(at)
-    return False
+    return any(word in ast.unparse(one) for one in expressions for word in ("no_grad", "inference_mode"))
 
 
 def _seeds_elsewhere(text: Text, library: str) -> bool:
@@ -377,9 +370,7 @@ def _is_only_shown(text: Text, use: ast.AST) -> bool:
     """Whether the result of an expression is only printed, directly or through the name it is assigned to."""
     if _is_printed(text, use):
         return True
-    at: ast.AST | None = use
-    while at is not None and not isinstance(at, ast.stmt):
-        at = text.module.parents.get(at)
+    at = text.module.statement_of(use)
     if not isinstance(at, ast.Assign) or len(at.targets) != 1 or not isinstance(at.targets[0], ast.Name):
         return False
     scope, name = text.module.scope_of(at), at.targets[0].id
@@ -452,15 +443,9 @@ def _unset_parameter(text: Text, node: ast.Call, name: ast.Name) -> Finding | No
     return None
 
 
-_REPEATS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-
-
 def _runs_once(text: Text, node: ast.AST) -> bool:
     """Whether a line runs only once; given a constant seed, each iteration of a loop and each call of a function would draw the same."""
-    at: ast.AST | None = node
-    while at is not None and not isinstance(at, (*_REPEATS, Function, ast.Lambda)):
-        at = text.module.parents.get(at)
-    return at is None
+    return isinstance(text.module.scope_of(node), ast.Module) and not text.module.loops_of(node)
 
 
 def _seed_argument(text: Text, call: ast.Call) -> Fix | None:
@@ -544,8 +529,9 @@ class _Keys:
             key = _key_name(call.args[0])
             if key is None:
                 continue
-            turns = _turns_around(self._text, call, statement)
-            line = used.get(key, call.lineno if turns and key.partition("[")[0] not in turns else None)
+            turns = [one.target for one in self._text.module.loops_of(call) if isinstance(one, ast.comprehension)]
+            names = {one.id for target in turns for one in ast.walk(target) if isinstance(one, ast.Name)}
+            line = used.get(key, call.lineno if turns and key.partition("[")[0] not in names else None)
             if line is not None:
                 where = "in each iteration" if line == call.lineno else f"at line {line} and here"
                 message = f"The key `{key}` is used {where}, so the same numbers are drawn. Split it for each use."
@@ -585,18 +571,6 @@ def _key_name(node: ast.expr) -> str | None:
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and isinstance(node.slice, ast.Constant):
         return f"{node.value.id}[{node.slice.value!r}]"
     return None
-
-
-def _turns_around(text: Text, call: ast.Call, statement: ast.stmt) -> set[str]:
-    """Return the names assigned by comprehensions around a call; empty if there are none."""
-    names: set[str] = set()
-    at: ast.AST = call
-    while at is not statement and (parent := text.module.parents.get(at)) is not None:
-        if isinstance(parent, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
-            targets = [one.target for one in parent.generators]
-            names |= {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)} or {""}
-        at = parent
-    return names
 
 
 # Workers of data loaders, each of which should draw its own numbers.
@@ -660,9 +634,7 @@ def _copied_generators(text: Text) -> Iterator[Finding]:
         given = given_to(call)
         if not given or is_none(given[0]) or any(isinstance(one, ast.Call) for one in ast.walk(given[0])):
             continue
-        owner: ast.AST | None = statement
-        while owner is not None and not isinstance(owner, ast.ClassDef):
-            owner = text.module.parents.get(owner)
+        owner = next((one for one in text.module.outwards(statement) if isinstance(one, ast.ClassDef)), None)
         if owner is None or not _draws_items(owner, last_part(target)) or _asks_for_worker(owner):
             continue
         message = "Each worker of the loader gets a copy of this generator, so all of them draw the same numbers."

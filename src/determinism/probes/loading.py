@@ -351,11 +351,6 @@ class Unchangeable(Exception):
 def changed_tree(source: bytes, file: str, changes: Sequence[CodeChange]) -> ast.Module:
     """The syntax tree of a module with changes made to its text. Added imports take no line of their own.
 
-    Args:
-        source: The module's text.
-        file: Its file.
-        changes: All changes to this file.
-
     Raises:
         Unchangeable: The changes do not fit this text, or each other.
         SyntaxError: The text, or the changed text, is not valid Python.

@@ -97,11 +97,7 @@ def _joined(name: str, values: Iterable[Any], depth: int) -> str | None:
 
 
 def partial_text(value: Any) -> tuple[str | None, bool]:
-    """A text for as much of a value as can be described, and whether that is all of it.
-
-    Args:
-        value: Any object.
-    """
+    """A text for as much of a value as can be described, and whether that is all of it."""
     text = stable_text(value)
     if text is not None:
         return text, True
@@ -148,9 +144,6 @@ FIRST_USES = FirstUses()
 
 def rank(value: Any) -> tuple[str, int, str] | None:
     """The sort key of a value: its type, then its order of first use, then its text.
-
-    Args:
-        value: An element of a set.
 
     Returns:
         None if neither its text nor its first use is known.
@@ -216,11 +209,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def sorting_attribute(values: Iterable[Any]) -> str | None:
-    """The first attribute that sorts objects of the user's classes into a unique order; None if there is none.
-
-    Args:
-        values: The elements of a set.
-    """
+    """The first attribute that sorts objects of the user's classes into a unique order; None if there is none."""
     held: list[dict[str, Any]] = []
     for value in itertools.islice(values, _MOST_ELEMENTS):
         kind = type(value)

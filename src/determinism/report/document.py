@@ -25,7 +25,15 @@ from determinism.comparison.result import Comparison, FileChange, Missing, Parti
 from determinism.environment import Part, part_of
 from determinism.errors import UsageError
 from determinism.redaction import redacted, redacted_code
-from determinism.report.entries import Section, answer, cause_document, fix_document, headline, with_fixes_for_times
+from determinism.report.entries import (
+    Section,
+    answer,
+    cause_document,
+    fields_of,
+    fix_document,
+    headline,
+    with_fixes_for_times,
+)
 from determinism.report.notes import with_command_and_files
 from determinism.report.sections import batch_document, narrowing_document
 from determinism.report.story import compose, story_document
@@ -218,7 +226,7 @@ def _source(path: Path) -> list[str] | None:
 def _values(values: ValuesApart) -> dict[str, Any]:
     """Return how far apart the values of two stored runs are, as JSON."""
     return {
-        **_fields(values, "kept note"),
+        **fields_of(values, "kept note"),
         "first": _parting(values.first),
         "beyond_rounding": _parting(values.beyond_rounding),
         "by_step": values.steps,
@@ -230,11 +238,11 @@ def _parting(parting: Parting | None) -> dict[str, Any] | None:
     if parting is None:
         return None
     outputs = [_output(output) for output in parting.outputs]
-    return {**_fields(parting, "step phase op module site"), "outputs": outputs, "looks_like": parting.looks_like}
+    return {**fields_of(parting, "step phase op module site"), "outputs": outputs, "looks_like": parting.looks_like}
 
 
 def _output(output: OutputDifference) -> dict[str, Any]:
-    return _fields(
+    return fields_of(
         output,
         "dtype shape device elements elements_different max_ulp max_abs max_relative elements_sampled repeats distinct "
         "distinct_one_thread distinct_filled_memory distinct_alignments examples extent",
@@ -242,7 +250,7 @@ def _output(output: OutputDifference) -> dict[str, Any]:
 
 
 def _input(value: InputDifference) -> dict[str, Any]:
-    return _fields(
+    return fields_of(
         value,
         "position path dtype shape device elements other elements_different max_ulp max_abs max_relative examples extent",
     )
@@ -264,16 +272,16 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "schema": SCHEMA,
         "verdict": comparison.verdict,
         "trouble": [{"id": trouble.identifier, "message": trouble.message} for trouble in comparison.trouble],
-        "runs": [_fields(run, "command exit_status stopped_by seconds trace") for run in comparison.runs],
+        "runs": [fields_of(run, "command exit_status stopped_by seconds trace") for run in comparison.runs],
         "recorded": _recorded(comparison.recorded),
         "first_divergence": None if first is None else _divergence(first),
         "divergences": [_short_divergence(divergence) for divergence in comparison.divergences],
-        "first_visible": visible and _fields(visible, "step what site"),
-        "reached": [_fields(other, "step what site") for other in comparison.infected],
+        "first_visible": visible and fields_of(visible, "step what site"),
+        "reached": [fields_of(other, "step what site") for other in comparison.infected],
         "absorbed": comparison.absorbed,
         "dead_differences": _dead_differences(comparison),
-        "leftovers": [_fields(leftover, "file changed_in read_in change") for leftover in comparison.leftovers],
-        "printed": comparison.printed and _fields(comparison.printed, "runs first second"),
+        "leftovers": [fields_of(leftover, "file changed_in read_in change") for leftover in comparison.leftovers],
+        "printed": comparison.printed and fields_of(comparison.printed, "runs first second"),
         "extra_runs": {"count": comparison.extra_runs, "racy": comparison.racy},
         "open_settings": [{"name": name, "why": why} for name, why in comparison.open_settings],
         "evidence": _evidence(comparison.evidence),
@@ -331,22 +339,15 @@ def _dataflow(found: Dataflow) -> dict[str, Any]:
 
 
 def _flow_node(node: FlowNode) -> dict[str, Any]:
-    return {
-        "id": node.identifier,
-        **_fields(node, "distance op module step phase site differs outputs"),
-    }
+    return {"id": node.identifier, **fields_of(node, "distance op module step phase site differs outputs")}
 
 
 def _recorded(recorded: Recorded) -> dict[str, Any]:
     return {
-        **_fields(recorded, "records steps steps_by processes"),
+        **fields_of(recorded, "records steps steps_by processes"),
         "recorders": [{"name": name, "reason": reason} for name, reason in recorded.recorders],
         "blind_spots": [
-            {
-                "id": spot.identifier,
-                **_fields(spot, "what reason count"),
-                "share": recorded.share(spot),
-            }
+            {"id": spot.identifier, **fields_of(spot, "what reason count"), "share": recorded.share(spot)}
             for spot in recorded.blind_spots
         ],
     }
@@ -355,33 +356,28 @@ def _recorded(recorded: Recorded) -> dict[str, Any]:
 def _divergence(divergence: Divergence) -> dict[str, Any]:
     return {
         **_short_divergence(divergence),
-        **_fields(divergence, "detail hint forward_site stack inputs_equal"),
+        **fields_of(divergence, "detail hint forward_site stack inputs_equal"),
         "inputs": [_input(value) for value in divergence.inputs],
         "outputs": [_output(output) for output in divergence.outputs],
-        "inside": None if divergence.inside is None else _fields(divergence.inside, "op site functions"),
+        "inside": None if divergence.inside is None else fields_of(divergence.inside, "op site functions"),
     }
 
 
 def _short_divergence(divergence: Divergence) -> dict[str, Any]:
-    return _fields(divergence, "kind process thread step phase op module site received_from")
+    return fields_of(divergence, "kind process thread step phase op module site received_from")
 
 
 def _evidence(evidence: Evidence | None) -> dict[str, Any] | None:
-    return None if evidence is None else _fields(evidence, "source folder note")
+    return None if evidence is None else fields_of(evidence, "source folder note")
 
 
 def _missing(missing: Missing) -> dict[str, Any]:
-    return {"id": missing.identifier, **_fields(missing, "site fix")}
+    return {"id": missing.identifier, **fields_of(missing, "site fix")}
 
 
 def _dead_differences(comparison: Comparison) -> dict[str, Any]:
-    first = [_fields(difference, "step phase op site") for difference in comparison.dead_first]
+    first = [fields_of(difference, "step phase op site") for difference in comparison.dead_first]
     return {"count": comparison.dead_differences, "first": first}
-
-
-def _fields(described: object, names: str) -> dict[str, Any]:
-    """Return some fields under their own names; `_plain` converts their values later."""
-    return {name: getattr(described, name) for name in names.split()}
 
 
 def _plain(value: Any) -> Any:
@@ -396,7 +392,7 @@ def _plain(value: Any) -> Any:
         number = float(value)
         return number if math.isfinite(number) else None
     if is_dataclass(value):
-        value = _fields(value, " ".join(field.name for field in fields(value)))
+        value = fields_of(value, " ".join(field.name for field in fields(value)))
     elif hasattr(value, "_asdict"):
         value = value._asdict()
     if isinstance(value, dict):
@@ -488,10 +484,7 @@ def _fill_in(content: dict[str, Any]) -> None:
         (outputs, {"max_relative": None, "elements_sampled": None}),
         (content.get("leftovers"), {"change": FileChange.UNSEEN}),
         (content.get("fixes"), {"patch": None, "steps": None, "side_effect": None}),
-        (
-            batch.get("tried") if isinstance(batch, dict) else None,
-            {"patch": None, "steps": None, "side_effect": None},
-        ),
+        (batch.get("tried") if isinstance(batch, dict) else None, {"patch": None, "steps": None, "side_effect": None}),
         *((made, {"seconds": None}) for made in _experiment_lists(content)),
         (content.get("story"), {"section": Section.DETAILS, "is_detail": True}),
     ]

@@ -7,46 +7,40 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
 from typing import Any
 
 from determinism.comparison.divergence import Cause, Divergence, Fix
 from determinism.errors import exit_phrase
+from determinism.op_semantics import base_name
 from determinism.trace.schema import STEP_OP, Frame
 from determinism.types import Kind, Level
 
-# Causes and fixes as JSON.
+# Causes and fixes as parts of the JSON document, which converts their values.
+
+
+def fields_of(described: object, names: str) -> dict[str, Any]:
+    """Return some fields under their own names."""
+    return {name: getattr(described, name) for name in names.split()}
 
 
 def cause_document(cause: Cause) -> dict[str, Any]:
-    """Return a cause with its evidence as JSON."""
-    return {
-        "id": cause.identifier,
-        "title": cause.title,
-        "status": cause.status,
-        "evidence": cause.evidence,
-        "experiments": [asdict(experiment) for experiment in cause.experiments],
-        "sites": [site._asdict() for site in cause.sites],
-    }
+    """Return a cause with its evidence."""
+    return {"id": cause.identifier, **fields_of(cause, "title status evidence experiments sites")}
 
 
 def fix_document(fix: Fix) -> dict[str, Any]:
-    """Return a fix, or an attempted one, as JSON."""
+    """Return a fix, or an attempted one."""
     variables = fix.environment
     return {
         "id": fix.identifier,
-        "title": fix.title,
-        "code": fix.code,
-        "patch": fix.patch,
+        **fields_of(fix, "title code patch"),
         "env": None if variables is None else [{"name": name, "value": value} for name, value in variables],
-        "verified": fix.verified,
-        "runs": fix.runs,
-        "steps": fix.steps,
-        "step_time_ratio": fix.step_time_ratio,
-        "side_effect": fix.side_effect,
+        **fields_of(fix, "verified runs steps step_time_ratio side_effect"),
     }
 
 
@@ -75,6 +69,15 @@ class Entry:
     section: Section = Section.DETAILS
     is_code: bool = False
     """Whether the text is one line of code, of a diff or of a command."""
+
+
+def entries_under(label: str, texts: Iterable[str], most: int = sys.maxsize, noun: str = "") -> Iterator[Entry]:
+    """Yield the first few texts under one label; if there are more and a noun says what they are, their number, too."""
+    texts = list(texts)
+    for number, text in enumerate(texts[:most]):
+        yield Entry(text, "" if number else label)
+    if noun and len(texts) > most:
+        yield Entry(f"and {counted(len(texts) - most, f'more {noun}')}")
 
 
 # Formats places in the user's code and folders.
@@ -227,11 +230,7 @@ _PHASES = {
 
 
 def headline(content: Document) -> str:
-    """Write the first line of a report: the verdict, and what is known to be wrong.
-
-    Args:
-        content: The facts of the JSON document.
-    """
+    """Write the first line of a report: the verdict, and what is known to be wrong."""
     match content["verdict"]:
         case "same":
             return _same_headline(content)
@@ -277,11 +276,7 @@ def _difference(content: Document) -> str:
 
 
 def answer(content: Document) -> Iterator[Entry]:
-    """Say what causes a difference, what fixes it, and where it shows.
-
-    Args:
-        content: The facts of the JSON document.
-    """
+    """Say what causes a difference, what fixes it, and where it shows."""
     first = content["first_divergence"]
     if content["varied"]:
         yield Entry(_varied_sentence(content), "perturbed", Section.CAUSE)
@@ -583,11 +578,7 @@ _TIMES_APART = "Keep measured times out of tensors{}, for example with statistic
 
 
 def with_fixes_for_times(content: Document) -> list[Document]:
-    """Return the fixes; the one for the clock is replaced if the program only looks at times that it measured.
-
-    Args:
-        content: The facts of the JSON document.
-    """
+    """Return the fixes; the one for the clock is replaced if the program only looks at times that it measured."""
     fixes: list[Document] = content["fixes"]
     if content["first_divergence"] is None or not content["reached"] or not _is_only_read(content):
         return fixes
@@ -636,5 +627,5 @@ def line_of(site: Document) -> str:
 
 def short_op(op: str) -> str:
     """Return the name of an op without namespace and overload: `index_put` for `aten::index_put.default`."""
-    name = op.partition("::")[2] or op
+    name = base_name(op)
     return name.partition(".")[0] if "::" in op else name

@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from determinism.errors import legible
+from determinism.op_semantics import base_name
 from determinism.report.entries import Section
 from determinism.report.formats import summary
 from determinism.types import __version__
@@ -187,7 +189,7 @@ def _rows(nodes: dict[int, dict[str, Any]], edges: list[dict[str, Any]]) -> list
     for sweep in range(_SWEEPS):
         # Down and up in turn: each row is sorted by the present positions of its neighbours.
         for row in rows if sweep % 2 == 0 else reversed(rows):
-            wanted = {one: _average([middles[other] for other in linked[one]] or [middles[one]]) for one in row}
+            wanted = {one: fmean([middles[other] for other in linked[one]] or [middles[one]]) for one in row}
             row.sort(key=wanted.__getitem__)
             _place(row, middles)
     return rows
@@ -197,24 +199,15 @@ def _place(row: list[int], middles: dict[int, float]) -> None:
     middles.update({identifier: (position + 0.5) / len(row) for position, identifier in enumerate(row)})
 
 
-def _average(numbers: list[float]) -> float:
-    return sum(numbers) / len(numbers)
-
-
 def _box(node: dict[str, Any], x: float, y: float) -> Box:
     look = "origin" if node["distance"] == 0 else _look(node["differs"])
     place = node["module"] or node["phase"]
     value = ", ".join(f"{made['dtype']} {made['shape']}" for made in node["outputs"])
-    return Box(x, y, look, _cut(_base_name(node["op"])), _cut(place, at_start=True), _cut(value), node)
+    return Box(x, y, look, _cut(base_name(node["op"])), _cut(place, at_start=True), _cut(value), node)
 
 
 def _look(differs: bool | None) -> str:
     return {True: "differs", False: "equal", None: "unknown"}[differs]
-
-
-def _base_name(op: str) -> str:
-    """Return the name of an op without its namespace."""
-    return op.partition("::")[2] or op
 
 
 def _cut(text: str, *, at_start: bool = False) -> str:
@@ -288,8 +281,6 @@ def loss_chart(document: dict[str, Any]) -> LossChart | None:
     gaps = [(loss["step"], _gap(loss)) for loss in losses]
     unequal = [(step, gap) for step, gap in gaps if gap]
     largest_at, largest = max(unequal, key=lambda one: one[1] or 0.0, default=(0, 0.0))
-    first = document["first_divergence"]
-    mark = steps.at(first["step"]) if first is not None and steps.low <= first["step"] <= steps.high else None
     ticks = power_ticks(values) if values.is_logarithmic else []
     lines, gap_ticks = _difference(gaps, steps)
     return LossChart(
@@ -298,7 +289,7 @@ def loss_chart(document: dict[str, Any]) -> LossChart | None:
         values=ticks if len(ticks) > 1 else linear_ticks(values, 4),
         steps=step_ticks(steps),
         is_logarithmic=values.is_logarithmic,
-        mark=mark,
+        mark=_mark(document, steps),
         difference=lines,
         difference_ticks=gap_ticks,
         zero=DIFFERENCE_BOTTOM,
@@ -307,6 +298,12 @@ def loss_chart(document: dict[str, Any]) -> LossChart | None:
         first_at=unequal[0][0] if unequal else None,
         num_steps=len(losses),
     )
+
+
+def _mark(document: dict[str, Any], steps: Scale) -> float | None:
+    """Return where the step of the first divergence is; None if there is none in the chart."""
+    first = document["first_divergence"]
+    return steps.at(first["step"]) if first is not None and steps.low <= first["step"] <= steps.high else None
 
 
 def _gap(loss: dict[str, Any]) -> float | None:
@@ -407,18 +404,15 @@ def spread_chart(document: dict[str, Any]) -> SpreadChart | None:
         return None
     steps = Scale(spans[0]["step"] - 0.5, spans[-1]["last_step"] + 0.5, SPREAD_LEFT, SPREAD_WIDTH - SPREAD_RIGHT)
     shares = Scale(0, 1, SPREAD_HEIGHT - BOTTOM, TOP)
-    first = document["first_divergence"]
-    mark = steps.at(first["step"]) if first is not None and steps.low <= first["step"] <= steps.high else None
-    inner = Scale(
-        spans[0]["step"], spans[-1]["last_step"], steps.at(spans[0]["step"]), steps.at(spans[-1]["last_step"])
-    )
     last = spans[-1]
+    ends = spans[0]["step"], last["last_step"]
+    inner = Scale(*ends, steps.at(ends[0]), steps.at(ends[1]))
     return SpreadChart(
         bars=[_bar(span, steps, shares) for span in spans if span["different"]],
         baseline=shares.at(0),
         steps=step_ticks(inner),
         shares=linear_ticks(shares, 4, "{:.0%}".format),
-        mark=mark,
+        mark=_mark(document, steps),
         is_thinned=any(span["last_step"] > span["step"] for span in spans),
         last_share=last["different"] / last["records"],
         last_step=last["last_step"],
@@ -484,10 +478,8 @@ def answer_blocks(document: dict[str, Any]) -> list[Block]:
 
 def patch_link(document: dict[str, Any]) -> str | None:
     """Return all diffs of verified fixes as a file embedded in the page; None if there is none."""
-    diffs = [fix["patch"] for fix in document["fixes"] if fix["patch"] and fix["verified"]]
-    if not diffs:
-        return None
-    return f"data:text/x-diff;charset=utf-8;base64,{base64.b64encode(patch_text(document).encode()).decode('ascii')}"
+    text = base64.b64encode(patch_text(document).encode()).decode("ascii")
+    return f"data:text/x-diff;charset=utf-8;base64,{text}" if text else None
 
 
 def patch_text(document: dict[str, Any]) -> str:
@@ -552,12 +544,7 @@ def _merged(head: str, diffs: list[str]) -> list[str] | None:
 
 
 def patch_command(document: dict[str, Any], file: str = PATCH_FILE) -> str:
-    """Return the command that applies the file of diffs; `patch` accepts absolute paths only if it starts at the root.
-
-    Args:
-        document: The report that the diffs are from.
-        file: The file with the diffs.
-    """
+    """Return the command that applies the file of diffs; `patch` accepts absolute paths only if it starts at the root."""
     names = re.findall(r"^--- (.)", patch_text(document), re.MULTILINE)
     return f"patch {'-d / ' if names and set(names) == {'/'} else ''}-p0 < {shlex.quote(file)}"
 
@@ -620,20 +607,12 @@ _LONGEST_TEXT = 5000
 
 
 def page(document: dict[str, Any]) -> str:
-    """Return the page.
-
-    Args:
-        document: A document that conforms to `report.schema.json`, from `determinism.report.document`.
-    """
+    """Return the page of a document that conforms to `report.schema.json`."""
     return _rendered("page.html", document)
 
 
 def summary_fragment(document: dict[str, Any]) -> str:
-    """Return the top of the page as an HTML fragment that can be embedded in another page.
-
-    Args:
-        document: As for `page`.
-    """
+    """Return the top of the page as an HTML fragment that can be embedded in another page."""
     return _rendered("summary.html", document)
 
 

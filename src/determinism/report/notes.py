@@ -12,11 +12,12 @@ from pathlib import PurePath
 from determinism.comparison.divergence import DeadDifference, Fix
 from determinism.comparison.result import Comparison, FileChange, Leftover, RunSummary
 from determinism.environment import EnvironmentDifference, Part, part_of, stack_differences
-from determinism.errors import exit_phrase
+from determinism.errors import exit_phrase, first_few
 from determinism.report.entries import (
     Entry,
     counted,
     dead_phrase,
+    entries_under,
     line_text,
     listed,
     one_paragraph,
@@ -170,11 +171,8 @@ _SETS = "instruction sets"
 
 def stack_entries(comparison: Comparison) -> Iterator[Entry]:
     """Say what differs between the runs' hardware, threads, libraries and settings, the most influential first."""
-    found = stack_differences(comparison.environment)
-    for number, difference in enumerate(found[:MOST_DIFFERENCES]):
-        yield Entry(difference_text(difference, comparison), "" if number else "stack")
-    if len(found) > MOST_DIFFERENCES:
-        yield Entry(f"and {counted(len(found) - MOST_DIFFERENCES, 'more difference')}")
+    found = [difference_text(one, comparison) for one in stack_differences(comparison.environment)]
+    yield from entries_under("stack", found, MOST_DIFFERENCES, "difference")
 
 
 def other_differences(comparison: Comparison) -> list[EnvironmentDifference]:
@@ -241,8 +239,7 @@ def _trouble_entries(comparison: Comparison) -> Iterator[Entry]:
     if comparison.verdict is Verdict.INCONCLUSIVE and len(messages) == 1:
         # The headline already says it.
         return
-    for number, message in enumerate(messages):
-        yield Entry(message, "" if number else "trouble")
+    yield from entries_under("trouble", messages)
 
 
 def _run_entries(comparison: Comparison) -> Iterator[Entry]:
@@ -253,9 +250,8 @@ def _run_entries(comparison: Comparison) -> Iterator[Entry]:
         ending = _ending(run)
         if ending:
             numbers.setdefault(ending, []).append(str(number))
-    for position, (ending, which) in enumerate(numbers.items()):
-        noun = "run" if len(which) == 1 else "runs"
-        yield Entry(f"{noun} {listed(which)}: {ending}", "" if position else "runs")
+    texts = (f"{'run' if len(which) == 1 else 'runs'} {listed(which)}: {ending}" for ending, which in numbers.items())
+    yield from entries_under("runs", texts)
 
 
 def _command_entries(comparison: Comparison) -> Iterator[Entry]:
@@ -379,33 +375,23 @@ def _dead_text(dead: DeadDifference) -> str:
 
 def _blind_spot_entries(comparison: Comparison) -> Iterator[Entry]:
     spots = sorted(comparison.recorded.blind_spots, key=lambda spot: -spot.count)
-    for number, spot in enumerate(spots[:MOST_BLIND_SPOTS]):
+    texts = []
+    for spot in spots:
         times = "once" if spot.count == 1 else counted(spot.count, "time")
         share = comparison.recorded.share(spot)
         part = "" if share is None else f" ({share:.1%} of the ops)"
-        text = f"{one_paragraph(spot.what)}, {times}{part}: {one_paragraph(spot.reason)}"
-        yield Entry(text, "" if number else "blind spots")
-    if len(spots) > MOST_BLIND_SPOTS:
-        text = f"and {counted(len(spots) - MOST_BLIND_SPOTS, 'more blind spot')}"
-        yield Entry(text)
+        texts.append(f"{one_paragraph(spot.what)}, {times}{part}: {one_paragraph(spot.reason)}")
+    yield from entries_under("blind spots", texts, MOST_BLIND_SPOTS, "blind spot")
 
 
 def _open_setting_entries(comparison: Comparison) -> Iterator[Entry]:
-    found = comparison.open_settings
-    for number, (name, why) in enumerate(found[:MOST_ENVIRONMENT]):
-        yield Entry(f"{name} {one_paragraph(why)}", "" if number else "not set")
-    if len(found) > MOST_ENVIRONMENT:
-        yield Entry(f"and {counted(len(found) - MOST_ENVIRONMENT, 'more setting')}")
+    found = [f"{name} {one_paragraph(why)}" for name, why in comparison.open_settings]
+    yield from entries_under("not set", found, MOST_ENVIRONMENT, "setting")
 
 
 def _environment_entries(comparison: Comparison) -> Iterator[Entry]:
-    differences = other_differences(comparison)
-    for number, difference in enumerate(differences[:MOST_ENVIRONMENT]):
-        text = difference_text(difference, comparison)
-        yield Entry(text, "" if number else "environment")
-    if len(differences) > MOST_ENVIRONMENT:
-        text = f"and {counted(len(differences) - MOST_ENVIRONMENT, 'more difference')}"
-        yield Entry(text)
+    found = [difference_text(one, comparison) for one in other_differences(comparison)]
+    yield from entries_under("environment", found, MOST_ENVIRONMENT, "difference")
 
 
 def _trace_entries(comparison: Comparison) -> Iterator[Entry]:
@@ -418,6 +404,5 @@ def _trace_entries(comparison: Comparison) -> Iterator[Entry]:
         shown, where = names, f" in {path_text(folders.pop())}"
     else:
         shown, where = [path_text(trace) for trace in traces], ""
-    more = len(shown) - MOST_TRACES
-    text = f"{', '.join(shown[:MOST_TRACES])} and {more} more" if more > 0 else listed(shown)
+    text = first_few(shown, MOST_TRACES) if len(shown) > MOST_TRACES else listed(shown)
     yield Entry(f"{text}{where}", "traces")

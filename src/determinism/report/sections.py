@@ -9,7 +9,17 @@ from typing import Any
 
 from determinism.comparison.divergence import Divergence, Fix
 from determinism.comparison.result import BatchFindings, BatchKind, Comparison, Narrowing, Window, size_pair
-from determinism.report.entries import Entry, Section, counted, fix_document, frame_text, listed, one_paragraph
+from determinism.report.entries import (
+    Entry,
+    Section,
+    counted,
+    entries_under,
+    fields_of,
+    fix_document,
+    frame_text,
+    listed,
+    one_paragraph,
+)
 from determinism.types import Verdict
 
 _MOST_FRAMES = 4
@@ -37,22 +47,14 @@ def batch_headline(comparison: Comparison, rows: BatchFindings) -> str:
     return f"Different: equal rows have different results in batches of {size_pair(difference.sizes)}"
 
 
-def batch_sections(comparison: Comparison, rows: BatchFindings, *, with_causes: bool = True) -> list[list[Entry]]:
-    """Return the story: which op, where, why, and what cures it.
-
-    Args:
-        comparison: What was found.
-        rows: The findings about the rows.
-        with_causes: Whether to include causes and cures.
-    """
+def batch_entries(comparison: Comparison, rows: BatchFindings) -> Iterator[Entry]:
+    """Yield the story: which op, where, why, and what cures it."""
     if comparison.verdict is Verdict.INCONCLUSIVE:
-        return []
-    first = comparison.first_divergence
-    return [
-        [] if first is None else list(_origin_entries(first, rows)),
-        list(_row_entries(rows)),
-        list(batch_cures(comparison, rows)) if with_causes else [],
-    ]
+        return
+    if comparison.first_divergence is not None:
+        yield from _origin_entries(comparison.first_divergence, rows)
+    yield from _row_entries(rows)
+    yield from batch_cures(comparison, rows)
 
 
 def _origin_entries(first: Divergence, rows: BatchFindings) -> Iterator[Entry]:
@@ -95,8 +97,7 @@ def _row_entries(rows: BatchFindings) -> Iterator[Entry]:
 
 def batch_cures(comparison: Comparison, rows: BatchFindings) -> Iterator[Entry]:
     """Yield the causes, the verified cures, and what was tried in vain."""
-    for number, cause in enumerate(comparison.causes):
-        yield Entry(f"{cause.title} ({cause.status})", "" if number else "cause")
+    yield from entries_under("cause", (f"{cause.title} ({cause.status})" for cause in comparison.causes))
     for number, one in enumerate(comparison.fixes):
         yield Entry(f"{_written(one)}: {one.title}", "" if number else "cure")
         yield Entry("Verified: with it, all rows were equal in batches of all sizes.")
@@ -116,19 +117,11 @@ def batch_document(rows: BatchFindings) -> dict[str, Any]:
     """Return the part of the JSON document about batches."""
     difference = rows.difference
     return {
-        "sizes": list(rows.sizes),
+        "sizes": rows.sizes,
         "rows": [{"size": size, "count": count} for size, count in rows.rows.items()],
-        "rows_matched": rows.rows_matched,
-        "places": rows.places,
-        "difference": None
-        if difference is None
-        else {
-            "kind": difference.kind,
-            "sizes": list(difference.sizes),
-            "rows": difference.rows,
-            "rows_compared": difference.rows_compared,
-            "training": difference.is_training,
-        },
+        **fields_of(rows, "rows_matched places"),
+        "difference": difference
+        and {**fields_of(difference, "kind sizes rows rows_compared"), "training": difference.is_training},
         "results_differ": rows.results_differ,
         "training_modules": [{"module": one.module, "class": one.name} for one in rows.training],
         "tried": [fix_document(one) for one in rows.tried],
@@ -145,26 +138,14 @@ _NAMES = {"optimizer": "optimizer state", "generators": "states of random genera
 def narrowing_document(narrowing: Narrowing) -> dict[str, Any]:
     """Return the part of the JSON document about narrowing."""
     return {
-        "process": narrowing.process,
-        "step": narrowing.step,
-        "groups": list(narrowing.groups),
-        "steps": list(narrowing.steps),
-        "losses": list(narrowing.losses),
-        "checkpoint": narrowing.checkpoint,
-        "seconds": narrowing.seconds,
-        "run_seconds": narrowing.run_seconds,
+        **fields_of(narrowing, "process step groups steps losses checkpoint seconds run_seconds"),
         "pinned": narrowing.is_pinned,
-        "repeats_itself": narrowing.repeats_itself,
-        "windows": [dict(window._asdict()) for window in narrowing.windows],
+        **fields_of(narrowing, "repeats_itself windows"),
     }
 
 
 def narrowing_entries(narrowing: Narrowing) -> Iterator[Entry]:
-    """Say where the ledgers part, what was recorded, whether the difference recurred, and what that cost.
-
-    Args:
-        narrowing: How it was narrowed.
-    """
+    """Say where the ledgers part, what was recorded, whether the difference recurred, and what that cost."""
     yield Entry(_parting(narrowing), "narrowed", Section.PLACE)
     for window in narrowing.windows:
         yield Entry(_window(window, narrowing), section=Section.PLACE)

@@ -196,11 +196,7 @@ class Inspected(Protocol):
 
 
 def story(inspection: Inspected) -> str:
-    """Write the verdict, the table of settings, and the lines to add.
-
-    Args:
-        inspection: What was found.
-    """
+    """Write the verdict, the table of settings, and the lines to add."""
     versions = ", ".join(f"{name} {version}" for name, version in inspection.frameworks.items()) or "no framework"
     lines = [
         f"{_verdict(inspection)}: Python {inspection.python} with {versions}",

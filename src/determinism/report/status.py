@@ -9,7 +9,7 @@ from dataclasses import asdict
 from textwrap import wrap
 from typing import Any, NamedTuple
 
-from determinism.errors import DeterminismError
+from determinism.errors import DeterminismError, first_few
 from determinism.knowledge.entries import Audit, Measurement, OpVerdict, Source, Status
 from determinism.knowledge.query import Disagreement, Mode, OpStatus
 
@@ -311,8 +311,7 @@ def _answer_lines(answer: OpStatus, width: int, colors: bool) -> Iterator[str]:
     yield from paragraph(op.summary, width, _MARGIN)
     names = [*op.names, *op.kernels]
     if names:
-        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-        yield from paragraph(f"Also: {', '.join(names[:_MOST_NAMES])}{more}.", width, _MARGIN)
+        yield from paragraph(f"Also: {first_few(names, _MOST_NAMES)}.", width, _MARGIN)
     if op.patches:
         text = f"Replaced by determinism.patch(), where it has a kernel for CUDA or varies on the CPU: {', '.join(op.patches)}."
         yield from paragraph(text, width, _MARGIN)

@@ -19,13 +19,16 @@ from determinism.comparison.divergence import (
 from determinism.comparison.result import Comparison, Missing, Parting, ValuesApart
 from determinism.diagnose.checkpoints import PARTS
 from determinism.environment import stack_differences
+from determinism.errors import first_few
 from determinism.op_semantics import OpSemantics
 from determinism.report.entries import (
+    FAR_APART,
     Document,
     Entry,
     Section,
     answer,
     counted,
+    entries_under,
     frame_text,
     headline,
     kind_sentence,
@@ -34,7 +37,7 @@ from determinism.report.entries import (
     path_text,
 )
 from determinism.report.notes import detail_entries, leftover_entries, limiting_entries, stack_entries
-from determinism.report.sections import batch_headline, batch_sections, narrowing_entries
+from determinism.report.sections import batch_entries, batch_headline, narrowing_entries
 from determinism.trace.schema import Frame
 from determinism.types import Kind, Level, Verdict
 
@@ -55,17 +58,16 @@ def cause_entries(comparison: Comparison) -> Iterator[Entry]:
     more = len(comparison.causes) - MOST_CAUSES
     if more > 0:
         yield Entry(f"and {counted(more, 'more cause')}")
-    for number, experiment in enumerate(comparison.experiments):
-        runs = f" ({counted(experiment.runs, 'run')})"
-        text = f"{experiment.factor} {experiment.action}: {one_paragraph(experiment.outcome)}{runs}"
-        yield Entry(text, "" if number else "experiments")
+    made = (
+        f"{one.factor} {one.action}: {one_paragraph(one.outcome)} ({counted(one.runs, 'run')})"
+        for one in comparison.experiments
+    )
+    yield from entries_under("experiments", made)
 
 
 # Describes the values that differ, and what further runs kept of them.
 
 MOST_OUTPUTS = 3
-FAR_APART = 1 << 24
-"""A distance in ulp from which on it is meaningless: the signs differ, or the values are unrelated."""
 _EXECUTIONS = {True: ("one run", "another"), False: ("one repeat", "another")}
 """Keyed by whether these are runs."""
 
@@ -245,10 +247,8 @@ def consequence_entries(comparison: Comparison) -> Iterator[Entry]:
         yield Entry(f"first at step {first.step}: {first.what}{place}", "visible")
     infected = [value for value in comparison.infected if value != first]
     if infected:
-        shown = [f"{value.what} (step {value.step})" for value in infected[:MOST_INFECTED]]
-        more = len(infected) - MOST_INFECTED
-        text = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
-        yield Entry(text, "reached")
+        reached = [f"{value.what} (step {value.step})" for value in infected]
+        yield Entry(first_few(reached, MOST_INFECTED), "reached")
     if comparison.absorbed:
         text = "The difference was read and then disappeared: it reached nothing that was kept."
         if comparison.recorded.blind_spots:
@@ -287,9 +287,8 @@ def _site_entries(first: Divergence) -> Iterator[Entry]:
         yield from _frame_entries(first.site, "site")
     if first.forward_site is not None:
         yield from _frame_entries(first.forward_site, "forward site")
-    callers = [frame for frame in first.stack if frame not in (first.site, first.forward_site)]
-    for number, frame in enumerate(callers[:MOST_FRAMES]):
-        yield Entry(frame_text(frame), "" if number else "called by")
+    callers = (frame_text(frame) for frame in first.stack if frame not in (first.site, first.forward_site))
+    yield from entries_under("called by", callers, MOST_FRAMES)
 
 
 def _inside_entries(first: Divergence) -> Iterator[Entry]:
@@ -455,10 +454,6 @@ def _place(parting: Parting) -> str:
 def compose(comparison: Comparison, content: Document) -> dict[str, Any]:
     """Write the `headline` and the `story` of a report.
 
-    Args:
-        comparison: What was found.
-        content: The facts of its JSON document.
-
     Returns:
         Both, as parts of the document. An entry of the story has a `section`, a `label`, empty where it continues the entry
         above, a `text`, `is_code`, and `is_detail` for entries that are shown only on request.
@@ -497,8 +492,7 @@ def _shown(comparison: Comparison, content: Document) -> Iterator[Entry]:
         yield from _in(Section.NOTES, leftover_entries(comparison))
     yield from _in(Section.CAUSE, missing_entries(comparison))
     if comparison.batch is not None:
-        for section in batch_sections(comparison, comparison.batch):
-            yield from _in(Section.PLACE, section)
+        yield from _in(Section.PLACE, batch_entries(comparison, comparison.batch))
     else:
         yield from answer(content)
         if comparison.narrowing is not None:

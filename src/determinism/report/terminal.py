@@ -197,13 +197,7 @@ def render(
 
 
 def render_rest(content: dict[str, Any], console: Console, rest: Rest) -> None:
-    """Print only where the rest of a report is, if that was left out before.
-
-    Args:
-        content: The JSON document.
-        console: Where to print.
-        rest: Where the rest is.
-    """
+    """Print only where the rest of a report is, if that was left out before."""
     rows = _rest_rows(content, rest, verbose=False)
     if rows:
         console.print(Text("\n").join(layout_story(rows, console)), soft_wrap=True, highlight=False)

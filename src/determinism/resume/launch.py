@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from determinism.comparison.result import Comparison, Missing, ResumeFindings, R
 from determinism.diagnose.checkpoints import PARTS
 from determinism.errors import DeterminismError, LaunchError, UsageError
 from determinism.launch.io import OutputFolder, StandardInput
-from determinism.launch.program import Announce, Interrupted, ProgramExit, failed_run_text, unannounced
-from determinism.launch.record import RunResult, Unfinished, record_program, require_recorded
+from determinism.launch.program import Announce, Interrupted, failed_run_text, unannounced
+from determinism.launch.record import record_program, require_recorded, summarized_run
 from determinism.launch.runs import end_search_early, may_run_further, without_traces
 from determinism.redaction import redacted_text
 from determinism.resume.compare import compare_resumed, conclude_resumed
@@ -96,12 +97,7 @@ def generator_trials(
 
 
 def whole_trials(comparison: Comparison, run: Sequence[str]) -> list[ResumeTrial]:
-    """What to try if nothing is known to be missing, or if the runs depart before the checkpoint.
-
-    Args:
-        comparison: How the runs compare.
-        run: The command that makes a program deterministic.
-    """
+    """What to try if nothing is known to be missing, or if the runs depart before the checkpoint."""
     departs = any(trouble.identifier == _DEPARTS for trouble in comparison.trouble)
     if not departs and (comparison.missing or comparison.first_divergence is None):
         return []
@@ -284,22 +280,16 @@ class ResumeRuns:
         trace, log = self.output.trace(folder), self.output.log(folder) if self.made else None
         if trial:
             self.trials.append(folder)
-        try:
-            result = record_program(
-                command,
-                RunSpec(trace, generators=generators),
-                environment={**os.environ, **(environment or {})},
-                log=log,
-                on_progress=self.announce(title, log),
-                stdin=self.standard_input,
-            )
-        except Interrupted as interrupted:
-            self._add(command, trace, replace(interrupted.program_exit, stopped_by="interrupt"), trial)
-            raise
-        except Unfinished as unfinished:
-            self._add(command, trace, unfinished.program_exit, trial)
-            raise
-        self._add(command, trace, result, trial)
+        make = partial(
+            record_program,
+            command,
+            RunSpec(trace, generators=generators),
+            environment={**os.environ, **(environment or {})},
+            log=log,
+            on_progress=self.announce(title, log),
+            stdin=self.standard_input,
+        )
+        result = summarized_run([] if trial else self.made, command, trace, make)
         if result.exit_status and not self.allow_failure:
             raise LaunchError(
                 "resume-run-failed",
@@ -307,12 +297,6 @@ class ResumeRuns:
             )
         require_recorded(trace, result.exit_status)
         return open_trace(trace)
-
-    def _add(self, command: Sequence[str], trace: Path, ended: RunResult | ProgramExit, trial: str) -> None:
-        if not trial:
-            self.made.append(
-                RunSummary(list(command), ended.exit_status, ended.stopped_by, ended.seconds, str(trace), ended.waited)
-            )
 
     def discard_trials(self) -> None:
         """Remove the traces of the trials; their logs stay."""

@@ -140,10 +140,6 @@ def digests(process: ProcessTrace, *, upto_step: int, of_loads: bool = False) ->
 def steps_when_saved(first: Iterable[ProcessTrace], resumed: Iterable[ProcessTrace]) -> set[int]:
     """Return the numbers of steps after which the first run saved the most of what the resumed run loaded.
 
-    Args:
-        first: The processes of the run that saved.
-        resumed: The processes of the resumed run.
-
     Raises:
         TraceError: A trace is damaged.
     """
@@ -158,10 +154,6 @@ def steps_when_saved(first: Iterable[ProcessTrace], resumed: Iterable[ProcessTra
 
 def saving_site(first: ProcessTrace, resumed: ProcessTrace) -> Frame | None:
     """Return the line of the first save with the most of what the resumed run loaded; if it loaded nothing known, of the last save.
-
-    Args:
-        first: The process that saved.
-        resumed: The same process of the resumed run.
 
     Raises:
         TraceError: A trace is damaged.

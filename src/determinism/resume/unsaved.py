@@ -22,6 +22,7 @@ from determinism.diagnose.checkpoints import (
     fix_of_loading,
     is_saved_by,
 )
+from determinism.errors import first_few
 from determinism.op_semantics import Op, OpSemantics
 from determinism.resume.observed import (
     HeldAt,
@@ -272,17 +273,16 @@ class Mode(NamedTuple):
     @property
     def fix(self) -> str:
         """What to do about it."""
-        names = ", ".join(repr(name) if name else "the model itself" for name in self.modules[:3])
-        more = f" and {len(self.modules) - 3} more" if len(self.modules) > 3 else ""
+        names = first_few([repr(name) if name else "the model itself" for name in self.modules], 3)
         where = "" if self.site is None else f", called at {self.site.file}:{self.site.line}"
         does = "draws random numbers or uses batch statistics"
         if self.is_evaluating:
             return (
-                f"The full run {does} in {names}{more}{where}, and the resumed run does not: it seems to continue in "
+                f"The full run {does} in {names}{where}, and the resumed run does not: it seems to continue in "
                 "evaluation mode. Call model.train() after loading: checkpoints do not store the mode."
             )
         return (
-            f"The resumed run {does} in {names}{more}{where}, and the full run does not: there it seems to be in "
+            f"The resumed run {does} in {names}{where}, and the full run does not: there it seems to be in "
             "evaluation mode. Call eval() on it after loading, too: checkpoints do not store the mode."
         )
 
@@ -460,7 +460,7 @@ def _fix_of(identifier: str, search: _Search) -> str:
         advice = CARRIED_ARRAYS if is_compiled and identifier == "carried-tensor" else fix(identifier)
         return f"{'' if made is None else f'The full run made it at {made.file}:{made.line}. '}{advice}"
     names = search.absent.get(identifier, [])
-    listed = f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
+    listed = first_few(names, 3)
     if names and search.was_loaded(identifier):
         return NOT_TAKEN_UP[identifier].format(listed)
     never = (

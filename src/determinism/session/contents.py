@@ -230,13 +230,7 @@ def default_contents(function: FunctionType) -> Contents:
 def handed_contents(
     give: Callable[[], Any], take: Callable[[Any], object], children: Iterable[tuple[object, object]] = ()
 ) -> Contents:
-    """The state that an object returns and can load again.
-
-    Args:
-        give: Returns a copy of the state.
-        take: Loads the copy.
-        children: Other objects that the object holds.
-    """
+    """The state that an object returns and can load again."""
     state = give()
     return Contents(lambda: take(state), children)
 

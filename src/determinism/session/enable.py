@@ -625,11 +625,7 @@ def enable(
 
 
 def look(request: Request | None = None) -> Settings:
-    """Inspect all settings without changing any.
-
-    Args:
-        request: The settings to compare with.
-    """
+    """Inspect all settings without changing any."""
     request = request or Request()
     settings = Settings(SettingMaker(Request(request.warn_only, request.threads, request.precision, change=False)))
     settings.begin()

@@ -108,11 +108,7 @@ class RegisteredGenerators:
         return {name: thing for name, (thing, _, _) in self._entries.items()}
 
     def seed(self, streams: Streams) -> None:
-        """Seed all registered generators.
-
-        Args:
-            streams: The streams at the program's current place.
-        """
+        """Seed all registered generators."""
         for _, seed, _ in list(self._entries.values()):
             seed(streams)
 

@@ -657,11 +657,7 @@ class GeneratorSnapshot:
             self.put_back(frameworks)
 
     def put_back(self, frameworks: Mapping[str, FrameworkState]) -> None:
-        """Restore the states when recording is already suspended.
-
-        Args:
-            frameworks: The loaded frameworks.
-        """
+        """Restore the states when recording is already suspended."""
         rng.restore(self._generators)
         for name, state in frameworks.items():
             state.restore_generators(self._of_frameworks.get(name))

@@ -67,9 +67,6 @@ def loaded_keepers() -> Iterator[tuple[str, StateKeeper]]:
 def keeper(name: str) -> StateKeeper:
     """Return the adapter of a framework, importing the framework if necessary.
 
-    Args:
-        name: Name of the framework in a state.
-
     Raises:
         StateError: It is not installed, or unknown.
     """
@@ -176,10 +173,6 @@ def _refused(value: Any, path: str) -> StateError:
 
 def decode(encoded: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
     """Return the encoded value, with tensors on the CPU.
-
-    Args:
-        encoded: The JSON.
-        arrays: The arrays that it names.
 
     Raises:
         KeyError, TypeError, ValueError: It is not valid JSON of this form.

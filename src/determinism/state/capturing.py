@@ -57,11 +57,7 @@ def registered_states() -> tuple[dict[str, tuple[str, Any]], list[str]]:
 
 
 def state_of(thing: Any) -> tuple[str, Any] | None:
-    """Return the kind and state of a generator; None if `thing` is not one or does not expose its state.
-
-    Args:
-        thing: Any object.
-    """
+    """Return the kind and state of a generator; None if `thing` is not one or does not expose its state."""
     if isinstance(thing, random.Random) and not isinstance(thing, random.SystemRandom):
         return "random.Random", _python_state(thing.getstate())
     numpy = sys.modules.get("numpy.random")

@@ -188,9 +188,6 @@ def has_ledger(folder: Path) -> bool:
 def read_ledger(folder: Path) -> StoredLedger:
     """Open the ledger of a process; a row that its process could not finish is left out.
 
-    Args:
-        folder: Folder of the process.
-
     Raises:
         TraceError: There is none, or it is damaged.
     """
@@ -254,11 +251,6 @@ def first_parting(first: StoredLedger, second: StoredLedger, process: str = "mai
 
     A difference of generator states alone does not count: their draws may affect nothing. It is reported along with others if the states were
     equal a step before: generators that nothing seeds or draws from differ from the start.
-
-    Args:
-        first: Ledger of the first run.
-        second: Ledger of the second run.
-        process: The process that they belong to.
     """
     common = min(len(first), len(second))
     apart = np.flatnonzero((first.roots[:common] != second.roots[:common]).any(axis=1))

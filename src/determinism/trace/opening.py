@@ -95,10 +95,6 @@ _RANK = re.compile(r"[^.]+\.(rank|task)-\d+(\..+)?")
 def part_folder(run: Path, name: str) -> Path:
     """Where the trace of a part belongs.
 
-    Args:
-        run: The folder of the whole run.
-        name: Name of the part.
-
     Raises:
         UsageError: The name is not valid.
         TraceError: The run was recorded as a whole.

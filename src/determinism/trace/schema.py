@@ -216,10 +216,6 @@ the number of a rank decides which part of the work it does."""
 
 
 def family(key: str) -> str:
-    """The key of a process without interchangeable numbers: processes with equal results may swap work in another run.
-
-    Args:
-        key: Key of the process.
-    """
+    """The key of a process without interchangeable numbers: processes with equal results may swap work in another run."""
     parts = key.split(".")
     return ".".join(re.sub(r"\d+(?:-\d+)*$", "", p) if _INTERCHANGEABLE.fullmatch(p) else p for p in parts)

@@ -267,10 +267,6 @@ def _metadata_of(source: _MessageFile) -> dict[bytes, bytes]:
 def read_table(path: Path, columns: pa.Schema) -> Iterator[tuple[Any, ...]]:
     """Yield the cells of each row of a file of Arrow batches, up to the first batch that is not whole.
 
-    Args:
-        path: The file.
-        columns: Its schema.
-
     Raises:
         OSError: It does not exist, or cannot be read.
         ValueError: It breaks off, or contains what no writer wrote.

@@ -147,12 +147,7 @@ def capture() -> Callable[[], None]:
 
 
 def reseeder(thing: Any, name: str) -> Callable[[Streams], None] | None:
-    """Return None: JAX objects cannot be seeded in place.
-
-    Args:
-        thing: The registered object.
-        name: The name that it was registered under.
-    """
+    """Return None: JAX objects cannot be seeded in place."""
     return None
 
 

@@ -220,11 +220,7 @@ _MOST_PLACES = 500
 
 
 def equation_places(jaxpr: Any) -> list[Place]:
-    """The equations of a function and of those that it calls, once per line, in order.
-
-    Args:
-        jaxpr: The traced function.
-    """
+    """The equations of a function and of those that it calls, once per line, in order."""
     found: dict[tuple[str, str, int], Place] = {}
     for equation, inside in _all_equations(getattr(jaxpr, "jaxpr", jaxpr), ()):
         place = _place_of(equation, inside)
@@ -259,11 +255,7 @@ def _all_equations(jaxpr: Any, inside: tuple[str, ...]) -> Iterator[tuple[Any, t
 
 
 def functions_in(equation: Any) -> Iterator[Any]:
-    """The functions that an equation calls, in traced form; for a condition those of all branches.
-
-    Args:
-        equation: An equation of a traced function.
-    """
+    """The functions that an equation calls, in traced form; for a condition those of all branches."""
     for value in equation.params.values():
         for one in value if isinstance(value, (list, tuple)) else (value,):
             called = getattr(one, "jaxpr", one)

@@ -89,11 +89,7 @@ _PARALLEL_STAGES = ("parallel_map_dataset_v2", "parallel_interleave_dataset_v4",
 
 
 def start(request: FactorRequest) -> None:
-    """Fix the requested factors, right after TensorFlow's import.
-
-    Args:
-        request: The factors.
-    """
+    """Fix the requested factors, right after TensorFlow's import."""
     if request.is_fixed("tensorflow-seed"):
         # As `keras.utils.set_random_seed` does; Keras may be in the middle of its own import.
         random.seed(0)
@@ -461,12 +457,7 @@ def _capture_keras() -> Callable[[], None]:
 
 
 def reseeder(thing: Any, name: str) -> Callable[[Streams], None] | None:
-    """A function that seeds a TensorFlow generator; None if the thing is not one.
-
-    Args:
-        thing: The registered object.
-        name: The name that it was registered under.
-    """
+    """A function that seeds a TensorFlow generator; None if the thing is not one."""
     if not isinstance(thing, tf.random.Generator):
         return None
     return lambda streams: thing.reset(_generator_state(streams, name))

@@ -36,11 +36,7 @@ _MOST_TEXT = 300
 
 
 def argument_text(op: Any) -> str:
-    """The attributes that determine what an op computes, without names that differ per run, and types that layouts show.
-
-    Args:
-        op: An op of a graph.
-    """
+    """The attributes that determine what an op computes, without names that differ per run, and types that layouts show."""
     parts = []
     attributes = op.node_def.attr
     for name in sorted(attributes):

@@ -58,12 +58,7 @@ def earlier_optimizers() -> list[Any]:
 
 
 def counts_steps_of(graph: Any, optimizer: Any) -> bool:
-    """Whether a function steps an optimizer: it captures the optimizer's step counter.
-
-    Args:
-        graph: Graph of the function.
-        optimizer: A Keras optimizer.
-    """
+    """Whether a function steps an optimizer: it captures the optimizer's step counter."""
     counter = getattr(getattr(optimizer, "iterations", None), "value", None)
     handle = getattr(counter, "handle", None)
     return handle is not None and any(external is handle for external, _ in graph.captures)

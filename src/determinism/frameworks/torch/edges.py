@@ -215,11 +215,7 @@ class StorageTable:
             state.externally_writable = state.is_of_threads = True
 
     def contents(self, digest: Callable[[torch.Tensor], Digest]) -> list[tuple[StorageState, Digest]]:
-        """Digest every living storage that a record wrote, before code runs that is not recorded.
-
-        Args:
-            digest: Returns the digest of a tensor.
-        """
+        """Digest every living storage that a record wrote, before code runs that is not recorded."""
         with self._lock:
             states = [
                 state for state in self._states.values() if state.record != EXTERNAL and not state.externally_writable
@@ -371,12 +367,7 @@ class Edges:
         """Whether another thread may write the current input while the op runs."""
 
     def has_overlapped(self, looked: InputEdges, written: list[torch.Tensor]) -> bool:
-        """Whether the bytes show that another thread wrote what the op that just ran had read.
-
-        Args:
-            looked: The op's inputs.
-            written: What the op itself wrote.
-        """
+        """Whether the bytes show that another thread wrote what the op that just ran had read."""
         if looked.watched is None:
             return False
         own = {_storage_of(tensor)._cdata for tensor in written if is_strided(tensor)}

@@ -194,11 +194,7 @@ _DELAYS = (0.0, 0.02, 0.005, 0.03, 0.0, 0.01)
 
 
 def start(request: FactorRequest) -> None:
-    """Fix or perturb the requested factors, right after PyTorch was imported.
-
-    Args:
-        request: The factors.
-    """
+    """Fix or perturb the requested factors, right after PyTorch was imported."""
     if request.is_fixed("torch-seed"):
         torch.manual_seed(0)
     if request.is_fixed("threads"):
@@ -487,12 +483,7 @@ def capture() -> Callable[[], None]:
 
 
 def reseeder(thing: Any, name: str) -> Callable[[Streams], None] | None:
-    """Return a function that seeds a PyTorch generator; None if the thing is not one.
-
-    Args:
-        thing: The registered object.
-        name: The name under which it was registered.
-    """
+    """Return a function that seeds a PyTorch generator; None if the thing is not one."""
     if not isinstance(thing, torch.Generator):
         return None
     return lambda streams: fill(thing, streams, name)

@@ -94,13 +94,7 @@ class CapturedCall:
     """The arguments of one call."""
 
     def __init__(self, traits: OpTraits, args: Any, kwargs: Any) -> None:
-        """Capture arguments.
-
-        Args:
-            traits: The traits of the op.
-            args: The positional arguments.
-            kwargs: The keyword arguments.
-        """
+        """Capture arguments."""
         self.problem: str | None = None
         """Why the call could not be repeated from this; continues a sentence after "because"."""
         self.tensors: dict[str, torch.Tensor] = {}
@@ -349,12 +343,7 @@ class Output:
 
 
 def private_copies(args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Copy a call's tensors and generators, so that no other code can change its arguments.
-
-    Args:
-        args: The positional arguments.
-        kwargs: The keyword arguments.
-    """
+    """Copy a call's tensors and generators, so that no other code can change its arguments."""
     own_args, own_kwargs = copied([args, kwargs])
     return [_own_generator(value) for value in own_args], {name: _own_generator(v) for name, v in own_kwargs.items()}
 

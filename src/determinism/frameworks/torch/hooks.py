@@ -452,9 +452,6 @@ LOADERS = ("_load", "_legacy_load")
 def watch_loading(threads: Threads) -> list[Undo]:
     """Watch `torch.load`; its results never count as a difference, they only show where a difference came from.
 
-    Args:
-        threads: The threads whose recorders record it.
-
     Returns:
         Functions that remove the wrappers.
     """

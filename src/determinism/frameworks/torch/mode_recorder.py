@@ -85,15 +85,7 @@ class FormulaNodes:
             )
 
     def ran_forward(self, traits: OpTraits, args: Any, looked: InputEdges, record: int, outputs: list[Any]) -> None:
-        """Note that an op ran whose backward may be such a node.
-
-        Args:
-            traits: The traits of the op.
-            args: Its positional arguments.
-            looked: Its inputs.
-            record: The number of its record.
-            outputs: Layouts and digests of its outputs.
-        """
+        """Note that an op ran whose backward may be such a node."""
         if _forward_mode._current_level >= 0 and traits.name.partition(".")[0] in self._formulas.forward_mode:
             self._count(f"forward-mode derivative of {traits.name}")
         if not (traits.has_formula_node and torch.is_grad_enabled() and any(map(_requires_grad, args))):

@@ -377,11 +377,7 @@ class HeldTensors:
             waiting += new
 
     def has_changed(self, digests_of: Callable[[list[torch.Tensor]], Sequence[bytes | PendingDigest]]) -> bool:
-        """Whether a parameter has changed since the last call, or is gone.
-
-        Args:
-            digests_of: Returns the digests of tensors.
-        """
+        """Whether a parameter has changed since the last call, or is gone."""
         parameters = [one.tensor for one in self.tensors() if one.kind == "parameter"]
         previous, self._last_digests = (
             self._last_digests,
@@ -569,10 +565,6 @@ class StepLedger:
     def hold(self, held: HeldNow, digests: Sequence[bytes | PendingDigest]) -> dict[str, bytes]:
         """Set what the program holds at the end of the step.
 
-        Args:
-            held: The tensors.
-            digests: The digest of each tensor.
-
         Returns:
             For each kind, one digest of all its tensors.
         """
@@ -589,12 +581,7 @@ class StepLedger:
         return found
 
     def end_step(self, step: int, generators: Sequence[bytes]) -> None:
-        """Add the row of a step.
-
-        Args:
-            step: Its number.
-            generators: Digests of the states of generators.
-        """
+        """Add the row of a step."""
         values, self._values = self._values, {}
         loss, self._loss = self._loss, None
         groups = {group: group_digest(group, lines) for group, lines in values.items() if lines}

@@ -456,11 +456,6 @@ def argument_key(op: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tupl
     """Make a hashable key; two calls of an op have equal keys only if their arguments have the same types and bits.
 
     Tensors and generators count only by position: they are recorded separately.
-
-    Args:
-        op: Number of the op.
-        args: The positional arguments.
-        kwargs: The keyword arguments.
     """
     # A Python number may replace any tensor, even the first.
     values = [... if type(value) in _TENSORS else value for value in args]
@@ -676,14 +671,7 @@ def _missing_keys(writer: ProcessWriter, name: str, args: Any) -> tuple[Any, ...
 
 
 def run_restoring(keys: tuple[Any, ...], op: Any, args: Any, kwargs: Any) -> Any:
-    """Run an op from within a handler with some dispatch keys as they were when the program called it.
-
-    Args:
-        keys: The dispatch keys.
-        op: What to run.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
-    """
+    """Run an op from within a handler with some dispatch keys as they were when the program called it."""
     if not _CAN_RESTORE or not keys:
         return op(*args, **kwargs)
     excluded_outside, excluded = _excluded_outside(), _C._dispatch_tls_local_exclude_set()

@@ -273,11 +273,7 @@ class RecordMaker(RecordingGuard):
         return record
 
     def helper_number(self, ident: int) -> int:
-        """Return the number of a framework thread that works for this recorder's thread.
-
-        Args:
-            ident: The identifier of the framework thread.
-        """
+        """Return the number of a framework thread that works for this recorder's thread."""
         known = self._helpers.get(ident)
         return self._helpers.setdefault(ident, next(self._helper_numbers)) if known is None else known
 
@@ -470,11 +466,7 @@ class Recorder(RecordMaker):
         return Stream(writer, devices)
 
     def install(self, threads: Threads) -> Undo:
-        """Start observing ops in all threads; returns a function that ends it.
-
-        Args:
-            threads: The recorders of the process.
-        """
+        """Start observing ops in all threads; returns a function that ends it."""
         raise NotImplementedError
 
     def enter_thread(self) -> None:

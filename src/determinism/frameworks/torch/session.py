@@ -81,10 +81,6 @@ class ProcessRequests:
     def begin(self, recorder: Recorder, folder: Path) -> None:
         """Begin in a process.
 
-        Args:
-            recorder: The recorder of its main thread.
-            folder: Its folder in the trace.
-
         Raises:
             OSError: A file cannot be read or written.
         """
