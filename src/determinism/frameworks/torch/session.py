@@ -235,7 +235,7 @@ class Session(AdapterSession):
         self._undo += hooks.watch_module_calls(threads, returned, self._besides.entered)
         self._undo.append(threads.install())
         self._undo += watch_captures(threads, lambda: self._devices)
-        self._undo.append(self._choices.watch(self._folders.failed))
+        self._undo += self._choices.watch(self._folders.failed)
         if self.recorder.is_waiting:
             return
         if self.level is Level.OP:
@@ -251,8 +251,8 @@ class Session(AdapterSession):
         self._undo += hooks.watch_escapes(threads, self.note_racy)
         self._undo += hooks.watch_loading(threads)
         keeps_lines = self._spec.capture is not None and self._spec.capture["op"].startswith("inductor::")
-        self._undo.append(watch_compiled_graphs(threads, self._folders.failed, self.note_racy, keeps_lines=keeps_lines))
-        self._undo.append(watch_triton_kernels(threads, self._folders.failed))
+        self._undo += watch_compiled_graphs(threads, self._folders.failed, self.note_racy, keeps_lines=keeps_lines)
+        self._undo += watch_triton_kernels(threads, self._folders.failed)
         self._undo += hooks.watch_exchanges(threads)
         self._undo.append(self.recorder.install(threads))
         self._undo.append(hooks.watch_replays(threads))
