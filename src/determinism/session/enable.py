@@ -37,7 +37,7 @@ from determinism.types import ReplacedOps
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
     from typing import Any
 
     from determinism.knowledge.settings import Control
@@ -383,16 +383,11 @@ class SettingMaker:
         """Return the groups of settings: those of no framework, then the installed frameworks."""
         return [group for group in GROUPS if group not in ENABLERS or is_loaded(group) or version_of(group) is not None]
 
-    def changes(self, group: str) -> list[Change]:
-        """Make the settings of a framework."""
+    def changes(self, group: str, names: Container[str] | None = None) -> list[Change]:
+        """Make the settings of a framework, or only those with some names."""
         version = (version_of(group) or "") if group in ENABLERS else ""
-        return [make(fact, version, self.request) for fact in facts_of(group)]
-
-    def again(self, group: str, settings: list[Setting]) -> list[Change]:
-        """Make the settings of a framework that were waiting for its import."""
-        waiting = {setting.name for setting in settings if setting.effect is Effect.WAITING}
-        version = version_of(group) or ""
-        return [make(fact, version, self.request) for fact in facts_of(group) if fact.name in waiting]
+        facts = [fact for fact in facts_of(group) if names is None or fact.name in names]
+        return [make(fact, version, self.request) for fact in facts]
 
     def when_imported(self, group: str, callback: Callable[[], None], failed: Callable[[str], None]) -> None:
         """Call back when a framework has been imported; never if it was imported before."""
@@ -557,7 +552,8 @@ class Settings:
 
     def _imported(self, group: str) -> None:
         if self._is_active:
-            self._take(group, self._maker.again(group, self._made[group]))
+            waiting = {setting.name for setting in self._made[group] if setting.effect is Effect.WAITING}
+            self._take(group, self._maker.changes(group, waiting))
 
     def _failed(self, group: str, message: str) -> None:
         self._made[group] = [

@@ -151,8 +151,6 @@ def unwrap_handler(mode: type[Any]) -> None:
 # runs ops itself finds autocast and lazy conjugation switched off below a handler.
 
 DATA = Path(__file__).parent / "data" / "formulas.toml"
-BLIND_SPOT = "formula-changed"
-"""The blind spot of a program whose formulas were changed by recording."""
 _NODE = re.compile(r"(\w+)Backward\d+")
 
 
