@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import sys
+from collections.abc import Iterator
 
 _LAUNCHERS = (
     ("RANK", "WORLD_SIZE", "rank"),
@@ -146,3 +148,17 @@ def _multiprocessing_name() -> str | None:
 
 _forks = _Forks()
 os.register_at_fork(before=_forks.about_to_fork, after_in_child=_forks.forked)
+
+
+def possible_keys(parent: str | None, name: str | None) -> Iterator[str]:
+    """Yield the keys that a process may have, without end: it takes the first that no other process has.
+
+    Args:
+        parent: Key of the process that started it; None if none with a key did.
+        name: Its name among its siblings; None to number them.
+    """
+    if parent is not None and name is None:
+        yield from (f"{parent}.{index}" for index in itertools.count(1))
+    first = "main" if name is None else f"{parent or 'main'}.{name}"
+    yield first
+    yield from (f"{first}-{index}" for index in itertools.count(2))

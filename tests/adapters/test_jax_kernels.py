@@ -15,7 +15,7 @@ from jax._src.interpreters import pxla
 
 from determinism.frameworks import array_capture
 from determinism.frameworks.jax.arrays import array_of, digests_of_parts
-from determinism.frameworks.jax.inside import Place, equation_at
+from determinism.frameworks.jax.inside import equation_at
 from determinism.frameworks.jax.kernels import Kernel, NotCut, Stored, stored_form, varying_kernel
 from determinism.frameworks.jax.recorder import CapturedExecution
 from determinism.frameworks.jax.serialized import SerializedProgram, read_varint
@@ -271,7 +271,7 @@ def test_an_execution_reports_how_its_place_was_found(problem: str, monkeypatch:
 
 def test_a_custom_call_is_identified_by_its_target_if_only_the_line_of_its_loop_is_known() -> None:
     jaxpr = jax.make_jaxpr(lambda values: jax.lax.map(doubled, values.reshape(2, -1)) + jnp.cos(values[0]))(VALUES)
-    told = Place(RACE[0], __file__, 1, "", "", ("while", "body"))
+    told = array_capture.Place(RACE[0], __file__, 1, "", "", ("while", "body"))
     found = equation_at(jaxpr, told)
 
     assert ((found.op, found.line), found.inside) == (RACE, ("scan",))

@@ -60,9 +60,10 @@ def compilers(monkeypatch: pytest.MonkeyPatch) -> Iterator[KernelChoices]:
         vars(module).update(classes)
         monkeypatch.setitem(sys.modules, name, module)
     choices = KernelChoices()
-    end = choices.watch(pytest.fail)
+    undo = choices.watch(pytest.fail)
     yield choices
-    end()
+    for end in undo:
+        end()
     assert all(
         "wrapper" not in getattr(vars(owner).get(method), "__qualname__", "")
         for classes in modules.values()

@@ -122,6 +122,36 @@ def _first_line(error: Exception) -> str:
     return text or type(error).__name__
 
 
+Call = Callable[[], Any]
+Input = Callable[[Any], Any]
+"""Makes one input of a case, with the `Inputs` of the framework."""
+
+
+def normal(*shape: int) -> Input:
+    """An input of values of very different magnitudes, so that their sum depends on the order; not differentiated."""
+    return lambda inputs: inputs.normal(*shape)
+
+
+def leaf(*shape: int) -> Input:
+    """Like `normal`, but differentiated."""
+    return lambda inputs: inputs.leaf(*shape)
+
+
+def whole(high: int, *shape: int) -> Input:
+    """An input of integers below `high`: as indices of many contributions to few elements, they collide."""
+    return lambda inputs: inputs.whole(high, *shape)
+
+
+def calling(run: Callable[..., Any], *given: Input) -> Callable[[Any], Call]:
+    """What makes the inputs of a case, in this order, and returns the call of a function with them."""
+
+    def make(inputs: Any) -> Call:
+        made = [one(inputs) for one in given]
+        return lambda: run(*made)
+
+    return make
+
+
 Request = dict[str, Any]
 """The request, from `determinism.audit.launch`: what to measure, and the way to run it."""
 

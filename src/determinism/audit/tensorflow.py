@@ -16,18 +16,22 @@ from determinism.audit.harness import (
     MANY,
     Arrays,
     Auditor,
+    Call,
     Case,
+    Input,
     Repeatable,
     Request,
     array_bytes,
     available_processors,
+    calling,
+    leaf,
+    normal,
+    whole,
 )
 from determinism.digest import digest_bytes, digest_many
 from determinism.frameworks.tensorflow.enable import CONTROLS
 
 # A case: one way to call an op, on inputs that are most likely to make it vary.
-
-Call = Callable[[], Any]
 
 
 class Inputs:
@@ -80,45 +84,29 @@ def image_cases() -> Iterator[Case]:
         name = f"tf.image.resize(method={method})"
         yield Case(name, "larger", image(_resized(method, 160)))
         yield Case(name, "smaller", image(_resized(method, 24)))
-    yield Case("tf.image.adjust_contrast", "images", _contrast)
+    # The op has no gradient.
+    contrast = calling(lambda x: tf.image.adjust_contrast(x, 2.0), normal(*IMAGES))
+    yield Case("tf.image.adjust_contrast", "images", contrast)
+    name = "tf.image.crop_and_resize"
     for method in ("bilinear", "nearest"):
-        yield Case("tf.image.crop_and_resize", f"{method}, gradient to image", _cropped(method))
-    yield Case("tf.image.crop_and_resize", "bilinear, gradient to boxes", _crops_of_boxes)
+        yield Case(name, f"{method}, gradient to image", _cropped(method, leaf(*_CROPPED), Inputs.tensor))
+    yield Case(name, "bilinear, gradient to boxes", _cropped("bilinear", normal(*_CROPPED), Inputs.leaf_of))
 
 
 def image(run: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[Inputs], Call]:
     """A call with a batch of images."""
-
-    def make(inputs: Inputs) -> Call:
-        batch = inputs.leaf(*IMAGES)
-        return lambda: run(batch)
-
-    return make
-
-
-def _contrast(inputs: Inputs) -> Call:
-    # The op has no gradient.
-    batch = inputs.normal(*IMAGES)
-    return lambda: tf.image.adjust_contrast(batch, 2.0)
+    return calling(run, leaf(*IMAGES))
 
 
 def _resized(method: str, size: int) -> Callable[[tf.Tensor], tf.Tensor]:
     return lambda x: tf.image.resize(x, (size, size), method)
 
 
-def _cropped(method: str) -> Callable[[Inputs], Call]:
-    def make(inputs: Inputs) -> Call:
-        images, places = inputs.leaf(*_CROPPED), inputs.whole(_CROPPED[0], _BOXES)
-        boxes = inputs.tensor(inputs.arrays.boxes(_BOXES))
-        return lambda: tf.image.crop_and_resize(images, boxes, places, (_CROP, _CROP), method)
+def _cropped(method: str, images: Input, as_boxes: Callable[[Inputs, Any], tf.Tensor]) -> Callable[[Inputs], Call]:
+    def run(x: tf.Tensor, places: tf.Tensor, corners: tf.Tensor) -> tf.Tensor:
+        return tf.image.crop_and_resize(x, corners, places, (_CROP, _CROP), method)
 
-    return make
-
-
-def _crops_of_boxes(inputs: Inputs) -> Call:
-    images, places = inputs.normal(*_CROPPED), inputs.whole(_CROPPED[0], _BOXES)
-    boxes = inputs.leaf_of(inputs.arrays.boxes(_BOXES))
-    return lambda: tf.image.crop_and_resize(images, boxes, places, (_CROP, _CROP))
+    return calling(run, images, whole(_CROPPED[0], _BOXES), lambda i: as_boxes(i, i.arrays.boxes(_BOXES)))
 
 
 _SIZES = {1: (2048,), 2: (64, 64), 3: (20, 20, 20)}
@@ -133,12 +121,15 @@ def layer_cases() -> Iterator[Case]:
     yield from _pools()
     yield from _products()
     yield from _losses()
-    yield Case("tf.compat.v1.nn.fused_batch_norm", "training", _batch_norm)
-    yield Case("tf.quantization.fake_quant_with_min_max_vars", "all elements", _fake_quant)
+    batch_norm = calling(tf.compat.v1.nn.fused_batch_norm, leaf(*IMAGES), leaf(IMAGES[-1]), leaf(IMAGES[-1]))
+    yield Case("tf.compat.v1.nn.fused_batch_norm", "training", batch_norm)
+    low, high = (lambda inputs: inputs.leaf_of(np.array(-2.0))), (lambda inputs: inputs.leaf_of(np.array(2.0)))
+    fake_quant = calling(tf.quantization.fake_quant_with_min_max_vars, leaf(*IMAGES), low, high)
+    yield Case("tf.quantization.fake_quant_with_min_max_vars", "all elements", fake_quant)
 
 
-def _images(inputs: Inputs, dims: int) -> tf.Tensor:
-    return inputs.leaf(4, *_SIZES[dims], _CHANNELS)
+def _images(dims: int) -> Input:
+    return leaf(4, *_SIZES[dims], _CHANNELS)
 
 
 def _convolutions() -> Iterator[Case]:
@@ -146,48 +137,34 @@ def _convolutions() -> Iterator[Case]:
         dtypes = ("float32", "bfloat16") if dims == 2 else ("float32",)
         yield Case(f"tf.nn.conv{dims}d", "kernel 3, stride 2", _convolution(dims), dtypes)
         yield Case(f"tf.nn.conv{dims}d", "transposed, kernel 3, stride 2", _transposed(dims))
-    yield Case("tf.nn.depthwise_conv2d", "kernel 3, 2 filters per channel", _depthwise)
-    yield Case("tf.nn.bias_add", "images", _bias, FLOATS)
-    yield Case("tf.nn.dilation2d", "kernel 3", _dilation)
+    ones = [1, 1, 1, 1]
+    depthwise = partial(tf.nn.depthwise_conv2d, strides=ones, padding="SAME")
+    make = calling(depthwise, _images(2), leaf(3, 3, _CHANNELS, 2))
+    yield Case("tf.nn.depthwise_conv2d", "kernel 3, 2 filters per channel", make)
+    yield Case("tf.nn.bias_add", "images", calling(tf.nn.bias_add, _images(2), leaf(_CHANNELS)), FLOATS)
+    dilation = partial(tf.nn.dilation2d, strides=ones, padding="SAME", data_format="NHWC", dilations=ones)
+    yield Case("tf.nn.dilation2d", "kernel 3", calling(dilation, _images(2), leaf(3, 3, _CHANNELS)))
+
+
+def _filters(dims: int) -> Input:
+    return leaf(*(3,) * dims, _CHANNELS, _CHANNELS)
 
 
 def _convolution(dims: int) -> Callable[[Inputs], Call]:
-    def make(inputs: Inputs) -> Call:
-        batch, filters = _images(inputs, dims), inputs.leaf(*(3,) * dims, _CHANNELS, _CHANNELS)
-        return lambda: tf.nn.convolution(batch, filters, strides=2, padding="SAME", data_format=_LAYOUTS[dims])
-
-    return make
+    run = partial(tf.nn.convolution, strides=2, padding="SAME", data_format=_LAYOUTS[dims])
+    return calling(run, _images(dims), _filters(dims))
 
 
 def _transposed(dims: int) -> Callable[[Inputs], Call]:
-    def make(inputs: Inputs) -> Call:
-        batch, filters = _images(inputs, dims), inputs.leaf(*(3,) * dims, _CHANNELS, _CHANNELS)
-        shape = [4, *(2 * size for size in _SIZES[dims]), _CHANNELS]
-        return lambda: tf.nn.conv_transpose(
-            batch, filters, shape, strides=2, padding="SAME", data_format=_LAYOUTS[dims]
-        )
-
-    return make
-
-
-def _depthwise(inputs: Inputs) -> Call:
-    batch, filters = _images(inputs, 2), inputs.leaf(3, 3, _CHANNELS, 2)
-    return lambda: tf.nn.depthwise_conv2d(batch, filters, [1, 1, 1, 1], "SAME")
-
-
-def _bias(inputs: Inputs) -> Call:
-    batch, bias = _images(inputs, 2), inputs.leaf(_CHANNELS)
-    return lambda: tf.nn.bias_add(batch, bias)
-
-
-def _dilation(inputs: Inputs) -> Call:
-    batch, filters = _images(inputs, 2), inputs.leaf(3, 3, _CHANNELS)
-    return lambda: tf.nn.dilation2d(batch, filters, [1, 1, 1, 1], "SAME", "NHWC", [1, 1, 1, 1])
+    shape = [4, *(2 * size for size in _SIZES[dims]), _CHANNELS]
+    run = partial(tf.nn.conv_transpose, output_shape=shape, strides=2, padding="SAME", data_format=_LAYOUTS[dims])
+    return calling(run, _images(dims), _filters(dims))
 
 
 def _pools() -> Iterator[Case]:
     for dims in (1, 2, 3):
-        yield Case(f"tf.nn.max_pool{dims}d", "overlapping windows", _pool(dims))
+        run = partial(getattr(tf.nn, f"max_pool{dims}d"), ksize=3, strides=1, padding="SAME")
+        yield Case(f"tf.nn.max_pool{dims}d", "overlapping windows", calling(run, _images(dims)))
     yield Case(
         "tf.nn.max_pool_with_argmax",
         "overlapping windows",
@@ -198,28 +175,15 @@ def _pools() -> Iterator[Case]:
         yield Case(name, f"seed={seed}, overlapping windows", image(_fractional(seed)))
 
 
-def _pool(dims: int) -> Callable[[Inputs], Call]:
-    def make(inputs: Inputs) -> Call:
-        batch = _images(inputs, dims)
-        return lambda: getattr(tf.nn, f"max_pool{dims}d")(batch, 3, 1, "SAME")
-
-    return make
-
-
 def _fractional(seed: int) -> Callable[[tf.Tensor], tf.Tensor]:
     return lambda x: tf.nn.fractional_max_pool(x, 1.4, overlapping=True, seed=seed)
 
 
 def _products() -> Iterator[Case]:
-    yield Case("tf.linalg.matmul", "two matrices", _matmul, FLOATS)
+    yield Case("tf.linalg.matmul", "two matrices", calling(tf.linalg.matmul, leaf(192, 512), leaf(512, 192)), FLOATS)
     yield Case("tf.sparse.sparse_dense_matmul", "equal rows", _sparse_dense)
     yield Case("tf.sparse.sparse_dense_matmul", "equal rows, transposed", lambda i: _sparse_dense(i, transposed=True))
-    yield Case("tf.linalg.svd", "64 x 48", _svd)
-
-
-def _matmul(inputs: Inputs) -> Call:
-    left, right = inputs.leaf(192, 512), inputs.leaf(512, 192)
-    return lambda: tf.linalg.matmul(left, right)
+    yield Case("tf.linalg.svd", "64 x 48", calling(tf.linalg.svd, leaf(64, 48)))
 
 
 def _sparse_dense(inputs: Inputs, *, transposed: bool = False) -> Call:
@@ -230,43 +194,21 @@ def _sparse_dense(inputs: Inputs, *, transposed: bool = False) -> Call:
     )
 
 
-def _svd(inputs: Inputs) -> Call:
-    matrix = inputs.leaf(64, 48)
-    return lambda: tf.linalg.svd(matrix)
-
-
-def _batch_norm(inputs: Inputs) -> Call:
-    batch = inputs.leaf(*IMAGES)
-    scale, offset = inputs.leaf(IMAGES[-1]), inputs.leaf(IMAGES[-1])
-    return lambda: tf.compat.v1.nn.fused_batch_norm(batch, scale, offset)
-
-
-def _fake_quant(inputs: Inputs) -> Call:
-    batch = inputs.leaf(*IMAGES)
-    low, high = inputs.leaf_of(np.array(-2.0)), inputs.leaf_of(np.array(2.0))
-    return lambda: tf.quantization.fake_quant_with_min_max_vars(batch, low, high)
-
-
 def _losses() -> Iterator[Case]:
-    yield Case("tf.nn.softmax_cross_entropy_with_logits", "distributions", _cross_entropy)
-    yield Case("tf.nn.sparse_softmax_cross_entropy_with_logits", "labels", _sparse_cross_entropy)
-    yield Case("tf.nn.ctc_loss", "repeated labels", _ctc)
+    softmax, sparse = tf.nn.softmax_cross_entropy_with_logits, tf.nn.sparse_softmax_cross_entropy_with_logits
+    make = calling(
+        lambda scores, labels: softmax(labels, scores),
+        leaf(8192, 64),
+        lambda inputs: tf.nn.softmax(inputs.normal(8192, 64)),
+    )
+    yield Case("tf.nn.softmax_cross_entropy_with_logits", "distributions", make)
+    make = calling(lambda scores, labels: sparse(labels, scores), leaf(8192, 64), whole(64, 8192))
+    yield Case("tf.nn.sparse_softmax_cross_entropy_with_logits", "labels", make)
+    yield Case("tf.nn.ctc_loss", "repeated labels", calling(_ctc, leaf(32, 16, 16), whole(3, 16, 12)))
 
 
-def _cross_entropy(inputs: Inputs) -> Call:
-    scores, labels = inputs.leaf(8192, 64), tf.nn.softmax(inputs.normal(8192, 64))
-    return lambda: tf.nn.softmax_cross_entropy_with_logits(labels, scores)
-
-
-def _sparse_cross_entropy(inputs: Inputs) -> Call:
-    scores, labels = inputs.leaf(8192, 64), inputs.whole(64, 8192)
-    return lambda: tf.nn.sparse_softmax_cross_entropy_with_logits(labels, scores)
-
-
-def _ctc(inputs: Inputs) -> Call:
-    scores, labels = inputs.leaf(32, 16, 16), inputs.whole(3, 16, 12) + 1
-    lengths, frames = tf.fill([16], 12), tf.fill([16], 32)
-    return lambda: tf.nn.ctc_loss(labels, scores, lengths, frames, blank_index=0)
+def _ctc(scores: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    return tf.nn.ctc_loss(labels + 1, scores, tf.fill([16], 12), tf.fill([16], 32), blank_index=0)
 
 
 # Runs a case forward and backward, and digests its results.
@@ -324,29 +266,25 @@ _ELEMENTS = 256
 
 def sampling_cases() -> Iterator[Case]:
     """All cases of this family."""
-    yield Case("tf.random.normal", "no seed was set", _calls(lambda: tf.random.normal([_DRAWN])))
-    yield Case("tf.random.normal", "seeded before each call", _calls(_seeded(lambda: tf.random.normal([_DRAWN]))))
+    yield Case("tf.random.normal", "no seed was set", calling(lambda: tf.random.normal([_DRAWN])))
+    yield Case("tf.random.normal", "seeded before each call", calling(_seeded(lambda: tf.random.normal([_DRAWN]))))
     yield Case(
         "tf.random.normal",
         "dropout, seeded before each call",
-        _calls(_seeded(lambda: tf.nn.dropout(tf.ones([_DRAWN]), 0.5))),
+        calling(_seeded(lambda: tf.nn.dropout(tf.ones([_DRAWN]), 0.5))),
     )
-    yield Case("tf.keras.initializers.GlorotUniform", "seeded before each call", _calls(_initialized))
-    yield Case("tf.random.Generator.from_non_deterministic_state", "a new generator", _calls(_new_generator))
-    yield Case("tf.raw_ops.NonDeterministicInts", "64 numbers", _calls(_drawn_from_system), ("int64",))
+    yield Case("tf.keras.initializers.GlorotUniform", "seeded before each call", calling(_initialized))
+    yield Case("tf.random.Generator.from_non_deterministic_state", "a new generator", calling(_new_generator))
+    from_system = calling(partial(tf.raw_ops.NonDeterministicInts, shape=[64], dtype=tf.int64))
+    yield Case("tf.raw_ops.NonDeterministicInts", "64 numbers", from_system, ("int64",))
     for seed in (1, 0):
         yield Case(
             "tf.image.sample_distorted_bounding_box",
             f"seed={seed}, 64 boxes, seeded before each call",
-            _calls(_seeded(partial(_boxes, seed))),
+            calling(_seeded(partial(_boxes, seed))),
         )
-    yield Case("tf.timestamp", "the time", _calls(lambda: tf.timestamp()), ("float64",))
+    yield Case("tf.timestamp", "the time", calling(lambda: tf.timestamp()), ("float64",))
     yield from _pipelines()
-
-
-def _calls(run: Callable[[], Any]) -> Callable[[Any], Callable[[], Any]]:
-    """A case without inputs."""
-    return lambda inputs: run
 
 
 def _seeded(run: Callable[[], Any]) -> Callable[[], Any]:
@@ -366,10 +304,6 @@ def _new_generator() -> tf.Tensor:
     return tf.random.Generator.from_non_deterministic_state().normal([_DRAWN])
 
 
-def _drawn_from_system() -> tf.Tensor:
-    return tf.raw_ops.NonDeterministicInts(shape=[64], dtype=tf.int64)
-
-
 def _boxes(seed: int) -> Any:
     whole = tf.constant([[[0.0, 0.0, 1.0, 1.0]]])
     return [tf.image.sample_distorted_bounding_box([640, 480, 3], whole, seed=seed) for _ in range(64)]
@@ -378,16 +312,16 @@ def _boxes(seed: int) -> Any:
 def _pipelines() -> Iterator[Case]:
     for ordered in (False, None):
         words = f"deterministic={ordered}, num_parallel_calls=2"
-        yield Case("tf.data.Dataset.map", words, _calls(partial(_mapped, ordered)), ("int64",))
-        yield Case("tf.data.Dataset.interleave", words, _calls(partial(_interleaved, ordered)), ("int64",))
-    yield Case("tf.data.Dataset.shuffle", "no seed was set", _calls(lambda: _listed(_range().shuffle(64))), ("int64",))
+        yield Case("tf.data.Dataset.map", words, calling(partial(_mapped, ordered)), ("int64",))
+        yield Case("tf.data.Dataset.interleave", words, calling(partial(_interleaved, ordered)), ("int64",))
+    yield Case("tf.data.Dataset.shuffle", "no seed was set", calling(lambda: _listed(_range().shuffle(64))), ("int64",))
     yield Case(
         "tf.data.Dataset.shuffle",
         "seeded before each call",
-        _calls(_seeded(lambda: _listed(_range().shuffle(64)))),
+        calling(_seeded(lambda: _listed(_range().shuffle(64)))),
         ("int64",),
     )
-    yield Case("tf.data.Dataset.shard", "2 shards", _calls(lambda: _listed(_range().shard(2, 0))), ("int64",))
+    yield Case("tf.data.Dataset.shard", "2 shards", calling(lambda: _listed(_range().shard(2, 0))), ("int64",))
 
 
 def _range() -> tf.data.Dataset:
@@ -435,12 +369,7 @@ def writing_cases() -> Iterator[Case]:
 
 def _rows(run: Run) -> Callable[[Inputs], Call]:
     """A call with a target of few rows, an index of many of them, and as many rows of values."""
-
-    def make(inputs: Inputs) -> Call:
-        target, index, values = inputs.leaf(FEW, WIDTH), inputs.whole(FEW, ROWS), inputs.leaf(ROWS, WIDTH)
-        return lambda: run(target, index, values)
-
-    return make
+    return calling(run, leaf(FEW, WIDTH), whole(FEW, ROWS), leaf(ROWS, WIDTH))
 
 
 def _scatters() -> Iterator[Case]:
@@ -525,22 +454,12 @@ def _reads() -> Iterator[Case]:
 
 
 def _counts() -> Iterator[Case]:
-    yield Case("tf.math.bincount", "with weights, equal values", _counted, ("float32", "float64"))
-    yield Case(
-        "tf.math.bincount", "without weights, equal values", lambda inputs: _counted(inputs, weighted=False), ("int32",)
-    )
-    yield Case("tf.histogram_fixed_width", "equal values", _histogram)
-
-
-def _counted(inputs: Inputs, *, weighted: bool = True) -> Call:
-    values = inputs.whole(FEW, MANY)
-    weights = inputs.normal(MANY) if weighted else None
-    return lambda: tf.math.bincount(values, weights)
-
-
-def _histogram(inputs: Inputs) -> Call:
-    values = inputs.normal(MANY)
-    return lambda: tf.histogram_fixed_width(values, [-3.0, 3.0], FEW)
+    weighted = calling(tf.math.bincount, whole(FEW, MANY), normal(MANY))
+    yield Case("tf.math.bincount", "with weights, equal values", weighted, ("float32", "float64"))
+    unweighted = calling(tf.math.bincount, whole(FEW, MANY))
+    yield Case("tf.math.bincount", "without weights, equal values", unweighted, ("int32",))
+    histogram = calling(lambda x: tf.histogram_fixed_width(x, [-3.0, 3.0], FEW), normal(MANY))
+    yield Case("tf.histogram_fixed_width", "equal values", histogram)
 
 
 # Ops that reduce segments of rows, columns, or everything to one number.
@@ -563,37 +482,28 @@ def segment_cases() -> Iterator[Case]:
     yield Case("tf.math.reduce_sum", "columns", _all(lambda x: tf.math.reduce_sum(tf.reshape(x, (512, -1)), 0)))
 
 
-def _sorted(run: Callable[..., tf.Tensor]) -> Callable[[Inputs], Call]:
-    def make(inputs: Inputs) -> Call:
-        segments, values = tf.sort(inputs.whole(FEW, ROWS)), inputs.leaf_of(inputs.arrays.near_one(ROWS, WIDTH))
-        return lambda: run(values, segments)
+def _near_one(inputs: Inputs) -> tf.Tensor:
+    return inputs.leaf_of(inputs.arrays.near_one(ROWS, WIDTH))
 
-    return make
+
+def _segments(inputs: Inputs) -> tf.Tensor:
+    return tf.sort(inputs.whole(FEW, ROWS))
+
+
+def _sorted(run: Callable[..., tf.Tensor]) -> Callable[[Inputs], Call]:
+    return calling(lambda segments, x: run(x, segments), _segments, _near_one)
 
 
 def _unsorted(run: Callable[..., tf.Tensor]) -> Callable[[Inputs], Call]:
-    def make(inputs: Inputs) -> Call:
-        segments, values = inputs.whole(FEW, ROWS), inputs.leaf_of(inputs.arrays.near_one(ROWS, WIDTH))
-        return lambda: run(values, segments, FEW)
-
-    return make
+    return calling(lambda segments, x: run(x, segments, FEW), whole(FEW, ROWS), _near_one)
 
 
 def _sparse(run: Callable[..., tf.Tensor]) -> Callable[[Inputs], Call]:
-    def make(inputs: Inputs) -> Call:
-        rows, index = inputs.leaf(FEW, WIDTH), inputs.whole(FEW, ROWS)
-        segments = tf.sort(inputs.whole(FEW, ROWS))
-        return lambda: run(rows, index, segments)
-
-    return make
+    return calling(run, leaf(FEW, WIDTH), whole(FEW, ROWS), _segments)
 
 
 def _all(run: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[Inputs], Call]:
-    def make(inputs: Inputs) -> Call:
-        values = inputs.leaf(MANY)
-        return lambda: run(values)
-
-    return make
+    return calling(run, leaf(MANY))
 
 
 # The auditor for TensorFlow.

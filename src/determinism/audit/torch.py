@@ -16,15 +16,26 @@ from torch import nn
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves, tree_map
 
-from determinism.audit.harness import Auditor, Case, Repeatable, Request
+from determinism.audit.harness import (
+    FEW,
+    FLOATS,
+    MANY,
+    Auditor,
+    Call,
+    Case,
+    Input,
+    Repeatable,
+    Request,
+    calling,
+    leaf,
+    normal,
+    whole,
+)
 from determinism.digest import digest_many
 from determinism.frameworks.torch.patches.catalogue import apply as replace_ops
 from determinism.frameworks.torch.tensor_bytes import digest_tensor
 
 # A case: one way to call an op, on inputs that are most likely to make it vary.
-
-Call = Callable[[], Any]
-FLOATS = ("float32", "float64", "float16", "bfloat16")
 
 
 class Inputs:
@@ -140,20 +151,18 @@ def layer_cases() -> Iterator[Case]:
     yield from _normalisations()
     yield from _losses()
     yield Case("torch.nn.LSTM", "2 layers", _lstm)
-    yield Case("torch.nn.functional.scaled_dot_product_attention", "causal", _attention, FLOATS)
-    yield Case("torch.nn.Dropout", "seeded before each call", _dropout)
+    attention = partial(functional.scaled_dot_product_attention, is_causal=True)
+    make = calling(attention, *[leaf(4, 4, 256, 32)] * 3)
+    yield Case("torch.nn.functional.scaled_dot_product_attention", "causal", make, FLOATS)
+    yield Case("torch.nn.Dropout", "seeded before each call", calling(_dropout, leaf(1 << 18)))
 
 
-def image(
-    run: Callable[[torch.Tensor], Any], dims: int, layout: torch.memory_format | None = None
-) -> Callable[[Inputs], Call]:
-    """A call with a batch of images."""
+def _images(dims: int, layout: torch.memory_format | None = None) -> Input:
+    return lambda inputs: inputs.leaf(4, 8, *_SIZES[dims], layout=layout)
 
-    def make(inputs: Inputs) -> Call:
-        batch = inputs.leaf(4, 8, *_SIZES[dims], layout=layout)
-        return lambda: run(batch)
 
-    return make
+def _unit(*shape: int) -> Input:
+    return lambda inputs: inputs.unit(*shape)
 
 
 def _convolutions() -> Iterator[Case]:
@@ -162,20 +171,13 @@ def _convolutions() -> Iterator[Case]:
             name = f"torch.nn.Conv{'Transpose' if transposed else ''}{dims}d"
             for words, layout in _LAYOUTS.items() if dims == 2 else [("", None)]:
                 dtypes = ("float32", "bfloat16") if not transposed else ("float32",)
-                yield Case(
-                    name, f"kernel 3, stride 2{words}", _convolution(dims, layout, transposed=transposed), dtypes
-                )
+                make = _convolution(dims, layout, transposed=transposed)
+                yield Case(name, f"kernel 3, stride 2{words}", make, dtypes)
 
 
 def _convolution(dims: int, layout: torch.memory_format | None, *, transposed: bool) -> Callable[[Inputs], Call]:
     run = getattr(functional, f"conv{'_transpose' if transposed else ''}{dims}d")
-
-    def make(inputs: Inputs) -> Call:
-        batch = inputs.leaf(4, 8, *_SIZES[dims], layout=layout)
-        weight, bias = inputs.leaf(8, 8, *(3,) * dims), inputs.leaf(8)
-        return lambda: run(batch, weight, bias, stride=2)
-
-    return make
+    return calling(partial(run, stride=2), _images(dims, layout), leaf(8, 8, *(3,) * dims), leaf(8))
 
 
 _POOLS = (("MaxPool", 2, (3, 1)), ("MaxPool", 3, (3, 1)), ("AvgPool", 3, (3, 1)), ("AdaptiveAvgPool", 2, (5,)),
@@ -186,7 +188,7 @@ _POOLS = (("MaxPool", 2, (3, 1)), ("MaxPool", 3, (3, 1)), ("AvgPool", 3, (3, 1))
 def _pools() -> Iterator[Case]:
     for kind, dims, size in _POOLS:
         run = getattr(functional, f"{_snake(kind)}{dims}d")
-        yield Case(f"torch.nn.{kind}{dims}d", "overlapping windows", image(partial(_pool, run, size), dims))
+        yield Case(f"torch.nn.{kind}{dims}d", "overlapping windows", calling(partial(_pool, run, size), _images(dims)))
     for dims in (2, 3):
         yield Case(f"torch.nn.FractionalMaxPool{dims}d", "overlapping windows", _fractional(dims))
     for dims in (1, 2, 3):
@@ -202,55 +204,39 @@ def _pool(pool: Callable[..., Any], size: tuple[int, ...], images: torch.Tensor)
 
 
 def _fractional(dims: int) -> Callable[[Inputs], Call]:
-    def make(inputs: Inputs) -> Call:
-        batch, samples = inputs.leaf(4, 8, *_SIZES[dims]), inputs.unit(4, 8, dims)
-        run = getattr(functional, f"fractional_max_pool{dims}d")
-        return lambda: run(batch, 2, output_ratio=(0.7,) * dims, _random_samples=samples)
-
-    return make
+    run = getattr(functional, f"fractional_max_pool{dims}d")
+    return calling(
+        lambda x, samples: run(x, 2, output_ratio=(0.7,) * dims, _random_samples=samples),
+        _images(dims),
+        _unit(4, 8, dims),
+    )
 
 
 def _unpool(dims: int) -> Callable[[Inputs], Call]:
-    def make(inputs: Inputs) -> Call:
-        values = inputs.leaf(4, 8, *(size // 2 for size in _SIZES[dims]))
-        indices = inputs.whole(16, *values.shape)
-        return lambda: getattr(functional, f"max_unpool{dims}d")(values, indices, 2)
-
-    return make
+    run = getattr(functional, f"max_unpool{dims}d")
+    shape = (4, 8, *(size // 2 for size in _SIZES[dims]))
+    return calling(lambda x, indices: run(x, indices, 2), leaf(*shape), whole(16, *shape))
 
 
 def _normalisations() -> Iterator[Case]:
     for words, layout in _LAYOUTS.items():
-        yield Case("torch.nn.BatchNorm2d", f"training{words}", image(lambda x: nn.BatchNorm2d(8).to(x)(x), 2, layout))
-    yield Case("torch.nn.GroupNorm", "2 groups", image(lambda x: functional.group_norm(x, 2), 2))
-    yield Case(
-        "torch.nn.LayerNorm",
-        "over the last dimension",
-        image(lambda x: functional.layer_norm(x, x.shape[-1:]), 2),
-        FLOATS,
-    )
+        make = calling(lambda x: nn.BatchNorm2d(8).to(x)(x), _images(2, layout))
+        yield Case("torch.nn.BatchNorm2d", f"training{words}", make)
+    yield Case("torch.nn.GroupNorm", "2 groups", calling(lambda x: functional.group_norm(x, 2), _images(2)))
+    make = calling(lambda x: functional.layer_norm(x, x.shape[-1:]), _images(2))
+    yield Case("torch.nn.LayerNorm", "over the last dimension", make, FLOATS)
 
 
 def _losses() -> Iterator[Case]:
-    yield Case("torch.nn.NLLLoss", "images", _nll)
-    yield Case("torch.nn.CrossEntropyLoss", "weighted classes", _cross_entropy)
-    yield Case("torch.nn.CTCLoss", "repeated labels", _ctc)
+    nll = calling(functional.nll_loss, leaf(4, 8, 96, 96), whole(8, 4, 96, 96))
+    yield Case("torch.nn.NLLLoss", "images", nll)
+    cross_entropy = calling(functional.cross_entropy, leaf(8192, 64), whole(64, 8192), _unit(64))
+    yield Case("torch.nn.CrossEntropyLoss", "weighted classes", cross_entropy)
+    yield Case("torch.nn.CTCLoss", "repeated labels", calling(_ctc, leaf(64, 32, 16), whole(3, 32, 12)))
 
 
-def _nll(inputs: Inputs) -> Call:
-    scores, labels = inputs.leaf(4, 8, 96, 96), inputs.whole(8, 4, 96, 96)
-    return lambda: functional.nll_loss(scores, labels)
-
-
-def _cross_entropy(inputs: Inputs) -> Call:
-    scores, labels, weights = inputs.leaf(8192, 64), inputs.whole(64, 8192), inputs.unit(64)
-    return lambda: functional.cross_entropy(scores, labels, weights)
-
-
-def _ctc(inputs: Inputs) -> Call:
-    scores = inputs.leaf(64, 32, 16)
-    labels, lengths = inputs.whole(3, 32, 12) + 1, torch.full((32,), 64)
-    return lambda: functional.ctc_loss(scores.log_softmax(2), labels, lengths, torch.full((32,), 12))
+def _ctc(scores: torch.Tensor, labels: torch.Tensor) -> Any:
+    return functional.ctc_loss(scores.log_softmax(2), labels + 1, torch.full((32,), 64), torch.full((32,), 12))
 
 
 def _lstm(inputs: Inputs) -> Call:
@@ -261,19 +247,9 @@ def _lstm(inputs: Inputs) -> Call:
     return lambda: layer(values)
 
 
-def _attention(inputs: Inputs) -> Call:
-    query, key, value = (inputs.leaf(4, 4, 256, 32) for _ in range(3))
-    return lambda: functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-
-
-def _dropout(inputs: Inputs) -> Call:
-    values = inputs.leaf(1 << 18)
-
-    def call() -> torch.Tensor:
-        torch.manual_seed(0)
-        return functional.dropout(values)
-
-    return call
+def _dropout(values: torch.Tensor) -> torch.Tensor:
+    torch.manual_seed(0)
+    return functional.dropout(values)
 
 
 # Products, decompositions, solvers and Fourier transforms.
@@ -283,17 +259,16 @@ _SIZE = 192
 
 def linear_algebra_cases() -> Iterator[Case]:
     """All cases of this family."""
-    yield Case("torch.matmul", "square matrices", _of_two_matrices(torch.matmul, _SIZE, _SIZE), FLOATS)
-    yield Case("torch.bmm", "dense", _of_two_matrices(torch.bmm, 4, _SIZE, _SIZE))
-    yield Case("torch.bmm", "sparse and dense", _sparse_bmm)
-    yield Case("torch.sparse.mm", "sparse and dense", _sparse_mm)
-    yield Case("torch.sparse.mm", "sparse in CSR and dense", _csr_mm)
+    yield Case("torch.matmul", "square matrices", _pair(torch.matmul, _SIZE, _SIZE), FLOATS)
+    yield Case("torch.bmm", "dense", _pair(torch.bmm, 4, _SIZE, _SIZE))
+    sparse_bmm = calling(torch.bmm, lambda inputs: _sparse(inputs, 4), leaf(4, _SIZE, _SIZE))
+    yield Case("torch.bmm", "sparse and dense", sparse_bmm)
+    yield Case("torch.sparse.mm", "sparse and dense", calling(torch.sparse.mm, _sparse, leaf(_SIZE, _SIZE)))
+    csr_mm = calling(torch.sparse.mm, lambda inputs: _sparse(inputs).to_sparse_csr(), normal(_SIZE, _SIZE))
+    yield Case("torch.sparse.mm", "sparse in CSR and dense", csr_mm)
     linalg, narrow = torch.linalg, _SIZE // 2
-    yield Case(
-        "torch.linalg.lstsq",
-        "gelsy, the default on the CPU",
-        _of_system(lambda a, b: linalg.lstsq(a.detach(), b).solution, narrow),
-    )
+    lstsq = _of_system(lambda a, b: linalg.lstsq(a.detach(), b).solution, narrow)
+    yield Case("torch.linalg.lstsq", "gelsy, the default on the CPU", lstsq)
     yield Case("torch.linalg.solve", "square", _of_system(linalg.solve, narrow))
     yield Case("torch.linalg.qr", "square", _of_system(lambda a, b: linalg.qr(a), narrow))
     yield Case("torch.linalg.svdvals", "square", _of_system(lambda a, b: linalg.svdvals(a), narrow))
@@ -301,40 +276,17 @@ def linear_algebra_cases() -> Iterator[Case]:
     yield Case("torch.fft.fft", "rows", _of_system(lambda a, b: torch.fft.fft(a), _SIZE))
 
 
-def _of_two_matrices(run: Callable[[torch.Tensor, torch.Tensor], Any], *shape: int) -> Callable[[Inputs], Call]:
-    def make(inputs: Inputs) -> Call:
-        first, second = inputs.leaf(*shape), inputs.leaf(*shape)
-        return lambda: run(first, second)
-
-    return make
+def _pair(run: Callable[[torch.Tensor, torch.Tensor], Any], *shape: int) -> Callable[[Inputs], Call]:
+    return calling(run, leaf(*shape), leaf(*shape))
 
 
 def _of_system(run: Callable[[torch.Tensor, torch.Tensor], Any], size: int) -> Callable[[Inputs], Call]:
-    def make(inputs: Inputs) -> Call:
-        matrix, sides = inputs.leaf(size, size), inputs.leaf(size, 8)
-        return lambda: run(matrix, sides)
-
-    return make
+    return calling(run, leaf(size, size), leaf(size, 8))
 
 
 def _sparse(inputs: Inputs, *batch: int) -> torch.Tensor:
     dense = inputs.normal(*batch, _SIZE, _SIZE)
     return (dense * (inputs.unit(*batch, _SIZE, _SIZE) < 0.2)).to_sparse()
-
-
-def _sparse_bmm(inputs: Inputs) -> Call:
-    sparse, dense = _sparse(inputs, 4), inputs.leaf(4, _SIZE, _SIZE)
-    return lambda: torch.bmm(sparse, dense)
-
-
-def _csr_mm(inputs: Inputs) -> Call:
-    sparse, dense = _sparse(inputs).to_sparse_csr(), inputs.normal(_SIZE, _SIZE)
-    return lambda: torch.sparse.mm(sparse, dense)
-
-
-def _sparse_mm(inputs: Inputs) -> Call:
-    sparse, dense = _sparse(inputs), inputs.leaf(_SIZE, _SIZE)
-    return lambda: torch.sparse.mm(sparse, dense)
 
 
 # Runs a case forward and backward, and digests its results.
@@ -390,27 +342,23 @@ def sampling_cases() -> Iterator[Case]:
 
 
 def _interpolate(mode: str, dims: int) -> Callable[[Inputs], Call]:
-    return image(lambda x: functional.interpolate(x[..., :16], scale_factor=3, mode=mode), dims)
+    return calling(lambda x: functional.interpolate(x[..., :16], scale_factor=3, mode=mode), _images(dims))
 
 
 def _padded(mode: str, dims: int) -> Callable[[Inputs], Call]:
-    return image(lambda x: functional.pad(x, (3,) * 2 * dims, mode), dims)
+    return calling(lambda x: functional.pad(x, (3,) * 2 * dims, mode), _images(dims))
 
 
 def _grid_sample(mode: str) -> Callable[[Inputs], Call]:
-    def make(inputs: Inputs) -> Call:
-        batch, grid = inputs.leaf(4, 8, 16, 16), inputs.unit(4, 128, 128, 2)
-        return lambda: functional.grid_sample(batch, grid / 4, mode, align_corners=False)
-
-    return make
+    return calling(
+        lambda x, grid: functional.grid_sample(x, grid / 4, mode, align_corners=False),
+        leaf(4, 8, 16, 16),
+        _unit(4, 128, 128, 2),
+    )
 
 
 # Ops that write or add by index: many contributions go to few elements.
 
-MANY = 1 << 18
-"""Number of contributions; on the CPU, ops divide work among threads from 2¹⁵ on."""
-FEW = 16
-"""Number of elements that they go to."""
 ROWS, WIDTH = 1 << 13, 64
 
 
@@ -428,22 +376,12 @@ def writing_cases() -> Iterator[Case]:
 
 def _flat(run: Run) -> Callable[[Inputs], Call]:
     """A call with a target of few elements, an index with many, and as many values."""
-
-    def make(inputs: Inputs) -> Call:
-        target, index, values = inputs.leaf(FEW), inputs.whole(FEW, MANY), inputs.leaf(MANY)
-        return lambda: run(target.clone(), index, values)
-
-    return make
+    return calling(lambda t, i, v: run(t.clone(), i, v), leaf(FEW), whole(FEW, MANY), leaf(MANY))
 
 
 def _rows(run: Run) -> Callable[[Inputs], Call]:
     """A call with a target of few rows, an index of many of them, and as many rows of values."""
-
-    def make(inputs: Inputs) -> Call:
-        target, index, values = inputs.leaf(FEW, WIDTH), inputs.whole(FEW, ROWS), inputs.leaf(ROWS, WIDTH)
-        return lambda: run(target.clone(), index, values)
-
-    return make
+    return calling(lambda t, i, v: run(t.clone(), i, v), leaf(FEW, WIDTH), whole(FEW, ROWS), leaf(ROWS, WIDTH))
 
 
 def _writes() -> Iterator[Case]:
@@ -463,7 +401,10 @@ def _writes() -> Iterator[Case]:
     yield Case(copy, "rows, equal indices", _rows(lambda t, i, v: t.index_copy(0, i, v)))
     for how in ("prod", "mean", "amax"):
         yield Case(reduce, f"{how}, equal indices", _rows(_index_reduce(how)))
-    yield Case("torch.masked_fill", "gradient of the value", _masked_fill)
+    masked_fill = calling(
+        lambda t, v, mask: t.masked_fill(mask, v), leaf(MANY), leaf(), lambda inputs: inputs.whole(2, MANY).bool()
+    )
+    yield Case("torch.masked_fill", "gradient of the value", masked_fill)
 
 
 def _index_reduce(how: str) -> Run:
@@ -472,12 +413,6 @@ def _index_reduce(how: str) -> Run:
 
 def _scatter_reduce(how: str) -> Run:
     return lambda t, i, v: t.scatter_reduce(0, _wide(i), v, how)
-
-
-def _masked_fill(inputs: Inputs) -> Call:
-    target, value = inputs.leaf(MANY), inputs.leaf()
-    mask = inputs.whole(2, MANY).bool()
-    return lambda: target.masked_fill(mask, value)
 
 
 def _wide(index: torch.Tensor) -> torch.Tensor:
@@ -504,12 +439,8 @@ def _reads() -> Iterator[Case]:
     yield Case("torch.index_select", "rows, equal indices", _rows(lambda t, i, v: t.index_select(0, i)))
     yield Case("torch.gather", "rows, equal indices", _rows(lambda t, i, v: t.gather(0, _wide(i))))
     yield Case("torch.gather", "elements, equal indices", _flat(lambda t, i, v: t.gather(0, i)))
-    yield Case("torch.repeat_interleave", "rows", _repeat_interleave)
-
-
-def _repeat_interleave(inputs: Inputs) -> Call:
-    rows, counts = inputs.leaf(FEW, WIDTH), inputs.whole(ROWS // FEW, FEW)
-    return lambda: rows.repeat_interleave(counts, 0)
+    repeated = calling(lambda t, counts: t.repeat_interleave(counts, 0), leaf(FEW, WIDTH), whole(ROWS // FEW, FEW))
+    yield Case("torch.repeat_interleave", "rows", repeated)
 
 
 def _embeddings() -> Iterator[Case]:
@@ -540,21 +471,22 @@ def reducing_cases() -> Iterator[Case]:
             f"torch.{name}", "all elements", _of_flat(_reduction(name)), FLOATS if name == "sum" else ("float32",)
         )
         yield Case(f"torch.{name}", "columns", _of_matrix(_reduction(name)))
-    yield Case("torch.dot", "two vectors", _of_two(torch.dot))
+    yield Case("torch.dot", "two vectors", _pair(torch.dot, MANY))
     yield Case("torch.cumsum", "all elements", _of_flat(lambda x: x.cumsum(0)), FLOATS)
     yield Case("torch.cumsum", "rows", _of_matrix(lambda x, dim: x.cumsum(1)))
     yield Case("torch.softmax", "rows", _of_matrix(lambda x, dim: x.softmax(1)))
-    yield Case("torch.bincount", "with weights, equal values", _counted)
-    yield Case(
-        "torch.bincount", "without weights, equal values", lambda inputs: _counted(inputs, weighted=False), ("int64",)
-    )
+    weighted = calling(torch.bincount, whole(FEW, MANY), normal(MANY))
+    yield Case("torch.bincount", "with weights, equal values", weighted)
+    unweighted = calling(torch.bincount, whole(FEW, MANY))
+    yield Case("torch.bincount", "without weights, equal values", unweighted, ("int64",))
     yield Case("torch.histc", "equal values", _of_flat(lambda x: x.detach().histc(FEW)))
-    yield Case("torch.median", "with indices, equal values", _of_ties(lambda x: x.median(1)))
-    yield Case("torch.kthvalue", "equal values", _of_ties(lambda x: x.kthvalue(7, 1)))
-    yield Case("torch.mode", "equal values", _of_ties(lambda x: x.mode(1)))
-    yield Case("torch.sort", "equal values", _of_ties(lambda x: x.sort(1)))
-    yield Case("torch.topk", "equal values", _of_ties(lambda x: x.topk(7, 1)))
-    yield Case("torch.unique", "with inverse and counts", _unique)
+    yield Case("torch.median", "with indices, equal values", calling(lambda x: x.median(1), _ties))
+    yield Case("torch.kthvalue", "equal values", calling(lambda x: x.kthvalue(7, 1), _ties))
+    yield Case("torch.mode", "equal values", calling(lambda x: x.mode(1), _ties))
+    yield Case("torch.sort", "equal values", calling(lambda x: x.sort(1), _ties))
+    yield Case("torch.topk", "equal values", calling(lambda x: x.topk(7, 1), _ties))
+    unique = partial(torch.unique, return_inverse=True, return_counts=True)
+    yield Case("torch.unique", "with inverse and counts", calling(unique, whole(FEW, MANY)))
 
 
 def _reduction(name: str) -> Callable[..., torch.Tensor]:
@@ -565,47 +497,17 @@ def _reduction(name: str) -> Callable[..., torch.Tensor]:
 
 
 def _of_flat(run: Callable[[torch.Tensor], Any]) -> Callable[[Inputs], Call]:
-    def make(inputs: Inputs) -> Call:
-        values = inputs.leaf(MANY)
-        return lambda: run(values)
-
-    return make
+    return calling(run, leaf(MANY))
 
 
 def _of_matrix(run: Callable[[torch.Tensor, int], Any]) -> Callable[[Inputs], Call]:
-    def make(inputs: Inputs) -> Call:
-        values = inputs.leaf(_ROWS, MANY // _ROWS)
-        return lambda: run(values, 0)
-
-    return make
+    return calling(lambda x: run(x, 0), leaf(_ROWS, MANY // _ROWS))
 
 
-def _of_two(run: Callable[[torch.Tensor, torch.Tensor], Any]) -> Callable[[Inputs], Call]:
-    def make(inputs: Inputs) -> Call:
-        values, others = inputs.leaf(MANY), inputs.leaf(MANY)
-        return lambda: run(values, others)
-
-    return make
-
-
-def _of_ties(run: Callable[[torch.Tensor], Any]) -> Callable[[Inputs], Call]:
-    def make(inputs: Inputs) -> Call:
-        values = inputs.whole(FEW, _ROWS, MANY // _ROWS).to(inputs.dtype).requires_grad_()
-        inputs.leaves.append(values)
-        return lambda: run(values)
-
-    return make
-
-
-def _counted(inputs: Inputs, *, weighted: bool = True) -> Call:
-    values = inputs.whole(FEW, MANY)
-    weights = inputs.normal(MANY) if weighted else None
-    return lambda: torch.bincount(values, weights)
-
-
-def _unique(inputs: Inputs) -> Call:
-    values = inputs.whole(FEW, MANY)
-    return lambda: torch.unique(values, return_inverse=True, return_counts=True)
+def _ties(inputs: Inputs) -> torch.Tensor:
+    values = inputs.whole(FEW, _ROWS, MANY // _ROWS).to(inputs.dtype).requires_grad_()
+    inputs.leaves.append(values)
+    return values
 
 
 # The auditor for PyTorch.

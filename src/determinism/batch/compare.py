@@ -360,7 +360,7 @@ class OriginSearch:
             padded: The models in which rows that differ only in their padding had different results.
         """
         if ops:
-            first = min(ops, key=lambda one: _when(one.conflicts))
+            first = min(ops, key=lambda one: _order(_first(one.conflicts).later))
             return self._divergence(first, self._kind_of(first))
         if models:
             found = self._mixing(models[0])
@@ -507,13 +507,8 @@ _DETAILS = {
 }
 
 
-def _when(conflicts: Sequence[Conflict]) -> tuple[int, int]:
-    first = _first(conflicts)
-    return first.later.run, first.later.index
-
-
 def _first(conflicts: Sequence[Conflict]) -> Conflict:
-    return min(conflicts, key=lambda one: (one.later.run, one.later.index))
+    return min(conflicts, key=lambda one: _order(one.later))
 
 
 # Decides whether a row's result depends on its batch, from one run for each batch size.
@@ -556,11 +551,8 @@ def compare_batches(traces: Sequence[Trace], sizes: Sequence[int], further: Sequ
         draws=any(placed.call.facts.get("drawn") for place in compared.places for placed in place.calls),
     )
     runs = tuple(summary_of(trace) for trace in traces)
-    return _concluded(Comparison(Verdict.SAME, runs, _recorded(traces), batch=rows), rows, compared, sizes)
-
-
-def _recorded(traces: Sequence[Trace]) -> Recorded:
-    return recorded_by(traces) if traces else Recorded()
+    recorded = recorded_by(traces) if traces else Recorded()
+    return _concluded(Comparison(Verdict.SAME, runs, recorded, batch=rows), rows, compared, sizes)
 
 
 def _compare(places: list[Place]) -> Compared:
@@ -585,7 +577,7 @@ def _padded(places: Sequence[Place]) -> list[Place]:
             kinds = tuple(tuple(len(one.shape) for one in group) for group in (call.inputs, call.outputs))
             whole.setdefault((place.name, kinds), Place(place.name, True)).calls.extend(place.calls)
     for place in whole.values():
-        place.calls.sort(key=lambda placed: (placed.run, placed.index))
+        place.calls.sort(key=_order)
     return list(whole.values())
 
 

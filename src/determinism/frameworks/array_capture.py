@@ -5,14 +5,16 @@ For frameworks with immutable tensors: an input still holds its producer's outpu
 
 from __future__ import annotations
 
+import linecache
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from determinism.comparison.tensors import ValueDifference, difference
+from determinism.source_files import Owner, owner_of_file
 from determinism.trace.files import StoredTensor, write_json, write_tensors
 from determinism.trace.schema import CAPTURE_FILE, CAPTURED_INPUTS_FILE, CAPTURED_OUTPUTS_FILE
 from determinism.types import Phase
@@ -29,6 +31,7 @@ _SECONDS_INSIDE = 30.0
 
 _MOST_BYTES_INSIDE = 256 << 20
 """Limit on the intermediate values that one copy of a compiled function returns."""
+_MOST_PLACES = 500
 _Part = TypeVar("_Part")
 
 
@@ -50,6 +53,43 @@ def fitting_groups(parts: Iterable[_Part], bytes_of: Callable[[_Part], int]) -> 
         size += needed
     if group:
         yield group
+
+
+class Place(NamedTuple):
+    """An op of a compiled function."""
+
+    op: str
+    file: str
+    line: int
+    function: str
+    code: str
+    inside: tuple[str, ...]
+    """The functions and loops that it is in, outermost first."""
+
+
+def place_at(op: str, frames: Sequence[tuple[str, int, str]], inside: tuple[str, ...]) -> Place:
+    """The place of an op: the innermost line of the program in its frames.
+
+    Args:
+        op: Its name.
+        frames: File, line and function of each frame, innermost first.
+        inside: The functions and loops that it is in.
+    """
+    own = [one for one in frames if owner_of_file(one[0]) is Owner.USER] or frames
+    if not own:
+        return Place(op, "", 0, "", "", inside)
+    file, line, function = own[0]
+    return Place(op, file, line, function, linecache.getline(file, line).strip(), inside)
+
+
+def distinct_places(places: Iterable[Place]) -> list[Place]:
+    """The first places, each op once per line, in order."""
+    found: dict[tuple[str, str, int], Place] = {}
+    for place in places:
+        found.setdefault((place.op, place.file, place.line), place)
+        if len(found) >= _MOST_PLACES:
+            break
+    return list(found.values())
 
 
 class NotWritable(Exception):

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -141,6 +142,24 @@ class AdapterSession:
             )
         if self._spec.values is not None:
             self.writer.blind_spot("values", f"values of {self.tensors}", "they are kept only for PyTorch tensors")
+
+    def _thread_stream(self, what: str, make: Callable[[Path], Any]) -> Any:
+        """The stream that all threads but the main one share; None if it cannot be written.
+
+        Args:
+            what: What of these threads it records.
+            make: Makes the stream in a folder.
+        """
+        folder = self.writer.folder.with_name(f"{self.writer.folder.name}.threads")
+        try:
+            folder.mkdir(mode=0o700)
+            stream = make(folder)
+        except OSError as error:
+            self.writer.blind_spot("thread", what, f"their trace cannot be written: {error}")
+            return None
+        stream.sites.outermost = self._outermost
+        self.note_racy("threads")
+        return stream
 
     def _capture(self, as_array: Callable[[Any], Any], digest: Callable[[Any], bytes]) -> Capture | None:
         """The object that examines a record of this process; None if no record of it is requested.

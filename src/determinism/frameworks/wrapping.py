@@ -6,9 +6,11 @@ import functools
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
+
+from determinism.import_hook import after_import
 
 Undo = Callable[[], None]
 
@@ -79,6 +81,27 @@ def replace(owner: Any, name: str, wrapper_of: Callable[[Callable[..., Any]], Ca
     return Replaced(owner, name, functools.wraps(original)(wrapper_of(original)))
 
 
+def when_imported(module: str, watch: Callable[[Any], Iterable[Undo]], failed: Callable[[str], None]) -> Undo:
+    """Wrap functions of a module right after its import; at once if it is already imported.
+
+    Args:
+        module: Full name of the module.
+        watch: Gets the module, wraps its functions, and returns functions that remove the wrappers.
+        failed: Called with a message if that fails.
+
+    Returns:
+        A function that removes the wrappers, and cancels the wait for the module.
+    """
+    undo: list[Undo] = []
+    forget = after_import(module, lambda found: undo.extend(watch(found)), failed)
+
+    def end() -> None:
+        for one in (forget, *undo):
+            one()
+
+    return end
+
+
 _OWN = tuple(
     f"determinism.{name}"
     for name in (
@@ -101,7 +124,7 @@ def hide_own_frames() -> Callable[[], None]:
         if name.startswith(_OWN):
             vars(module).setdefault("__tracebackhide__", True)
     undos = [
-        _replace(owner, name, make)
+        replace(owner, name, make)
         for owner, name, make in (
             (sys, "excepthook", _program_hook),
             (sys, "__excepthook__", _program_hook),
@@ -172,15 +195,3 @@ def _shown_traceback(original: Callable[..., Any]) -> Callable[..., Any]:
         original(self, exc_type, exc_value, without_own_frames(exc_traceback), *args, **kwargs)
 
     return __init__
-
-
-def _replace(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[[], None]:
-    original = getattr(owner, name)
-    replacement = make(original)
-    setattr(owner, name, replacement)
-
-    def undo() -> None:
-        if getattr(owner, name) is replacement:
-            setattr(owner, name, original)
-
-    return undo

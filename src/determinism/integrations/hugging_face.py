@@ -11,8 +11,7 @@ from torch.utils.data import IterableDataset
 from transformers.trainer_callback import ExportableState, TrainerCallback
 
 from determinism.errors import StateError
-from determinism.integrations.training import Training, TrainingLedger, warn
-from determinism.session.enable import Settings
+from determinism.integrations.training import Training, TrainingCallback, warn
 from determinism.state import from_bytes
 from determinism.state.capturing import global_states, restore_global_states
 from determinism.types import PrecisionName
@@ -21,7 +20,7 @@ _BATCHES = "batches_ahead"
 """The part of the state that describes the batch that was fetched ahead."""
 
 
-class DeterminismCallback(TrainerCallback, ExportableState):  # type: ignore[misc]  # transformers has no annotations
+class DeterminismCallback(TrainingCallback, TrainerCallback, ExportableState):  # type: ignore[misc]  # transformers has no annotations
     """Makes a training with the Trainer deterministic, counts its steps, and lets it resume bit-exactly.
 
     Settings are applied and seeds set when it is created, so create it before the model; the Trainer itself seeds, with
@@ -80,16 +79,6 @@ class DeterminismCallback(TrainerCallback, ExportableState):  # type: ignore[mis
         self._is_alone = True
         self._is_stream = False
         self._has_warned = False
-
-    @property
-    def settings(self) -> Settings:
-        """Each setting and its outcome, as `determinism.enable` returns them; `settings.open` has those that are left to do."""
-        return self._training.settings
-
-    @property
-    def ledger(self) -> TrainingLedger | None:
-        """The ledger, with `comparison`, and `raise_if_different` for scripts that should fail; None if none was requested."""
-        return self._training.ledger
 
     def on_init_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Warn of what came too late, or was undone."""

@@ -8,13 +8,12 @@ from typing import Any
 
 from ignite.engine import Engine, Events
 
-from determinism.integrations.training import Training, TrainingLedger
-from determinism.session.enable import Settings
+from determinism.integrations.training import Training, TrainingCallback
 from determinism.state import State, from_dict
 from determinism.types import PrecisionName
 
 
-class DeterminismHandler:
+class DeterminismHandler(TrainingCallback):
     """Makes a training with Ignite deterministic, counts its iterations as steps, and lets it resume bit-exactly.
 
     Settings are applied and seeds set when it is created, so create it before the model. Pass it the loader, wrapped by
@@ -74,16 +73,6 @@ class DeterminismHandler:
         )
         self._resumed: State | None = None
         self._model: Any = None
-
-    @property
-    def settings(self) -> Settings:
-        """Each setting and its outcome, as `determinism.enable` returns them; `settings.open` has those that are left to do."""
-        return self._training.settings
-
-    @property
-    def ledger(self) -> TrainingLedger | None:
-        """The ledger, with `comparison`, and `raise_if_different` for scripts that should fail; None if none was requested."""
-        return self._training.ledger
 
     def attach(self, engine: Engine, model: Any = None) -> None:
         """Follow an engine.

@@ -10,8 +10,7 @@ from typing import Any
 import keras
 
 from determinism.errors import UsageError
-from determinism.integrations.training import Training, TrainingLedger
-from determinism.session.enable import Settings
+from determinism.integrations.training import Training, TrainingCallback
 from determinism.state import load
 from determinism.types import PrecisionName
 
@@ -31,7 +30,7 @@ def _check_path(path: str | os.PathLike[str] | None, *, resume: bool) -> None:
         )
 
 
-class DeterminismCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no annotations
+class DeterminismCallback(TrainingCallback, keras.callbacks.Callback):  # type: ignore[misc]  # keras has no annotations
     """Makes `model.fit` deterministic, counts its batches as steps, and lets a run resume bit-exactly after an epoch.
 
     Settings are applied and seeds set when it is created, so create it before the model. With `path`, the state of the run,
@@ -95,16 +94,6 @@ class DeterminismCallback(keras.callbacks.Callback):  # type: ignore[misc]  # ke
         self._path = None if path is None else Path(path)
         self._resume = resume
         self._num_batches = 0
-
-    @property
-    def settings(self) -> Settings:
-        """Each setting and its outcome, as `determinism.enable` returns them; `settings.open` has those that are left to do."""
-        return self._training.settings
-
-    @property
-    def ledger(self) -> TrainingLedger | None:
-        """The ledger, with `comparison`, and `raise_if_different` for scripts that should fail; None if none was requested."""
-        return self._training.ledger
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Warn of what came too late, and put the state back."""

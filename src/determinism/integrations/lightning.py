@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from determinism.integrations.training import Training, TrainingLedger, warn
-from determinism.session.enable import Settings
+from determinism.integrations.training import Training, TrainingCallback, warn
 from determinism.session.seeding import active_seeds
 from determinism.state import ResumableLoader, State, from_dict
 from determinism.types import PrecisionName
@@ -29,7 +28,7 @@ def _bases() -> tuple[Any, ...]:
     return tuple(import_module(name).Callback for name in names)
 
 
-class DeterminismCallback(*_bases()):  # type: ignore[misc]  # which package it is is known only here
+class DeterminismCallback(TrainingCallback, *_bases()):  # type: ignore[misc]  # which package it is is known only here
     """Makes a training with Lightning deterministic, counts its steps, and lets it resume bit-exactly.
 
     Settings are applied and seeds set when it is created, so create it before the model. In a recording, a step is what the
@@ -88,16 +87,6 @@ class DeterminismCallback(*_bases()):  # type: ignore[misc]  # which package it 
         self._has_warned = False
         self._is_alone = True
         self._hook: Any = None
-
-    @property
-    def settings(self) -> Settings:
-        """Each setting and its outcome, as `determinism.enable` returns them; `settings.open` has those that are left to do."""
-        return self._training.settings
-
-    @property
-    def ledger(self) -> TrainingLedger | None:
-        """The ledger, with `comparison`, and `raise_if_different` for scripts that should fail; None if none was requested."""
-        return self._training.ledger
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Warn of what came too late, or was undone; let each of several ranks draw its own numbers."""

@@ -235,6 +235,22 @@ class Training:
         restore(state, allow=self.allow, **self.parts)
 
 
+class TrainingCallback:
+    """What the callbacks and handlers of all trainers tell of their training."""
+
+    _training: Training
+
+    @property
+    def settings(self) -> Settings:
+        """Each setting and its outcome, as `determinism.enable` returns them; `settings.open` has those that are left to do."""
+        return self._training.settings
+
+    @property
+    def ledger(self) -> TrainingLedger | None:
+        """The ledger, with `comparison`, and `raise_if_different` for scripts that should fail; None if none was requested."""
+        return self._training.ledger
+
+
 class TrainingWarning(UserWarning):
     """Warns that a training, which continues, may not have the same results each time."""
 

@@ -338,9 +338,6 @@ def rewrite_spawned(runpy: ModuleType, loading: Loading) -> None:
     runpy._get_code_from_file = get_code_from_file  # type: ignore[attr-defined]
 
 
-__all__: Sequence[str] = ("install", "rewrite_spawned")
-
-
 # Changes to the program's modules while they are loaded; the files themselves stay as they are.
 
 

@@ -5,7 +5,6 @@ Each line is written immediately, so that a killed process leaves what it had no
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import sys
@@ -16,7 +15,7 @@ from typing import Any
 
 from determinism.digest import digest_text
 from determinism.probes.rewrite import parsed
-from determinism.process_name import own_name
+from determinism.process_name import own_name, possible_keys
 from determinism.redaction import redacted
 from determinism.run_spec import FIRST_NOTED, NOTES_SUFFIX
 
@@ -29,17 +28,13 @@ _MOST_SHOWN = 160
 _Key = tuple[str, str, str]
 
 
-def _no_records() -> tuple[str | None, int]:
-    return None, 0
-
-
 class Notes:
     """The notes of this process."""
 
     def __init__(self, folder: Path) -> None:
         """Take the folder, which must exist."""
         self._folder = folder
-        self.recorded: Callable[[], tuple[str | None, int]] = _no_records
+        self.recorded: Callable[[], tuple[str | None, int]] = lambda: (None, 0)
         """Returns the key of this process in the trace, None if it is not recorded, and how many records it has made."""
         self.origin: Callable[[Any], dict[str, Any]] | None = None
         """Returns, for a frame of a library, the fields to note about the line of the program that caused it."""
@@ -125,15 +120,8 @@ class Notes:
 
     def _claimed(self) -> int:
         parent = os.environ.get(PARENT_VARIABLE)
-        name = own_name(parent or "")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        for index in itertools.count(1):
-            if name is not None:
-                key = f"{parent or 'main'}.{name}" if index == 1 else f"{parent or 'main'}.{name}-{index}"
-            elif parent is None:
-                key = "main" if index == 1 else f"main-{index}"
-            else:
-                key = f"{parent}.{index}"
+        for key in possible_keys(parent, own_name(parent or "")):
             try:
                 descriptor = os.open(self._folder / f"{key}{NOTES_SUFFIX}", flags, 0o600)
             except FileExistsError:
@@ -142,7 +130,7 @@ class Notes:
             facts = {"process": key, "pid": os.getpid(), "command": redacted(sys.orig_argv)}
             os.write(descriptor, (json.dumps(facts) + "\n").encode())
             return descriptor
-        raise AssertionError("the count of keys has no end")
+        raise AssertionError("the keys have no end")
 
 
 def _described(key: _Key) -> dict[str, Any]:

@@ -280,6 +280,11 @@ class _Asking(ast.NodeTransformer):
         text = ast.copy_location(ast.Constant(site_text(site)), node)
         return ast.copy_location(ast.Call(at, [text, node], []), node)
 
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
+        with self._scope(node.name):
+            node.body = [self._visited(statement) for statement in node.body]
+        return node
+
     def _visited(self, node: _Node) -> _Node:
         result: _Node = self.visit(node)
         return result
@@ -306,22 +311,13 @@ class _LibraryRewriter(_Asking):
         super().__init__(file, imported)
         self._names = names
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        return self._function(node)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AsyncFunctionDef:
-        return self._function(node)
-
     def _function(self, node: _Function) -> _Function:
         if not any(last_name(decorator) in COMPILED_FROM_BYTECODE for decorator in node.decorator_list):
             with self._scope(node.name, "<locals>"):
                 node.body = [self._visited(statement) for statement in node.body]
         return node
 
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
-        with self._scope(node.name):
-            node.body = [self._visited(statement) for statement in node.body]
-        return node
+    visit_FunctionDef = visit_AsyncFunctionDef = _function
 
     def visit_Call(self, node: ast.Call) -> ast.Call:
         self.generic_visit(node)
@@ -338,12 +334,6 @@ class _Rewriter(_Asking):
 
     # Definitions: their decorators, annotations and bases stay as they are.
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        return self._function(node)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AsyncFunctionDef:
-        return self._function(node)
-
     def _function(self, node: _Function) -> _Function:
         if any(last_name(decorator) in COMPILED_FROM_BYTECODE for decorator in node.decorator_list):
             return node
@@ -352,15 +342,12 @@ class _Rewriter(_Asking):
             node.body = [self._visited(statement) for statement in node.body]
         return node
 
+    visit_FunctionDef = visit_AsyncFunctionDef = _function
+
     def visit_Lambda(self, node: ast.Lambda) -> ast.Lambda:
         self._defaults(node.args)
         with self._scope("<lambda>", "<locals>"), self._order(False):
             node.body = self._visited(node.body)
-        return node
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
-        with self._scope(node.name):
-            node.body = [self._visited(statement) for statement in node.body]
         return node
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
@@ -380,11 +367,10 @@ class _Rewriter(_Asking):
         node.iter = self._iterated(node.iter)
         return node
 
-    def visit_ListComp(self, node: ast.ListComp) -> ast.ListComp:
+    def visit_ListComp(self, node: _Comprehension) -> _Comprehension:
         return self._comprehension(node, self._is_unordered)
 
-    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> ast.GeneratorExp:
-        return self._comprehension(node, self._is_unordered)
+    visit_GeneratorExp = visit_ListComp
 
     def visit_DictComp(self, node: ast.DictComp) -> ast.DictComp:
         return self._comprehension(node, False)
@@ -441,17 +427,13 @@ class _Rewriter(_Asking):
         ]
         return node
 
-    def visit_Subscript(self, node: ast.Subscript) -> ast.Subscript:
-        return self._part(node)
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.Attribute:
-        return self._part(node)
-
-    def _part(self, node: _Node) -> _Node:
+    def visit_Subscript(self, node: _Node) -> _Node:
         # `sorted(x[:3])`: which elements these are depends on the order of x.
         with self._order(False):
             self.generic_visit(node)
         return node
+
+    visit_Attribute = visit_Subscript
 
     # Calls.
 

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
@@ -365,6 +366,24 @@ def functions(
     return tuple(SourceFunction(source, module, name, way, among) for name in names.split())
 
 
+def replacing(fix: Callable[[Any], Any], text: Callable[[Any], str | None] = repr) -> Way:
+    """A way for functions that run in any case; where their results are to be fixed, `fix` makes others of them.
+
+    Args:
+        fix: Gets the result.
+        text: Returns a text for the result that the program gets.
+    """
+
+    def way(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        result = function(*arguments, **keywords)
+        if use.is_fixed:
+            result = fix(result)
+        use.note(lambda: text(result))
+        return result
+
+    return way
+
+
 # Answers that arrive in parts, from a running program or for a query, belong to the line that asked, not the one that reads.
 
 
@@ -581,12 +600,15 @@ class Probes:
                 callees[site] = function if issubclass(kind, type) else kind
             return call(site, function)
 
+        def key(site: str, value: Any) -> Any:
+            return call(site, value) if callable(value) else value
+
         return {
             rewrite.CALL: call,
             rewrite.CALL_WITH: call_with,
-            rewrite.MEMBER: self._member_probe(),
+            rewrite.MEMBER: _member,
             rewrite.MEMBERS: self._members_probe(),
-            rewrite.KEY: self._key_probe(call),
+            rewrite.KEY: key,
             rewrite.RESULT: self._result_probe(),
             **self._value_probes(),
         }
@@ -655,14 +677,6 @@ class Probes:
                 return callee is not None
         return callee is not None and (callee.co_name in _IGNORES_ORDER or is_rewritten(callee.co_filename))
 
-    @staticmethod
-    def _member_probe() -> Any:
-        def member(_: str, value: Any) -> Any:
-            _use(value)
-            return value
-
-        return member
-
     def _result_probe(self) -> Any:
         origins = self._origins
         sites = frozenset() if origins is None else origins.sites
@@ -684,18 +698,11 @@ class Probes:
             if self._is_set(values) or kind in (str, bytes, range):
                 return values
             try:
-                return map(_used, values)
+                return map(partial(_member, ""), values)
             except TypeError:
                 return values
 
         return members
-
-    @staticmethod
-    def _key_probe(call: Any) -> Any:
-        def key(site: str, value: Any) -> Any:
-            return call(site, value) if callable(value) else value
-
-        return key
 
 
 def _is_builtin(kind: type) -> bool:
@@ -739,9 +746,6 @@ def _use(value: Any) -> None:
         return
 
 
-def _used(value: Any) -> Any:
+def _member(_: str, value: Any) -> Any:
     _use(value)
     return value
-
-
-__all__ = ["SET_ORDER", "Elements", "Probes"]

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from types import ModuleType, TracebackType
 
@@ -36,11 +37,10 @@ from determinism.types import ReplacedOps
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import ModuleType, TracebackType
+    from collections.abc import Container, Iterator
     from typing import Any
 
-    from determinism.knowledge.settings import Control, Remaining
+    from determinism.knowledge.settings import Control
     from determinism.run_spec import FactorRequest
     from determinism.types import PrecisionName
 
@@ -275,14 +275,10 @@ def _make_variable(fact: Fact, request: Request) -> Change:
         return _unchanged(fact, Effect.ALREADY, value=in_force)
     if not request.change:
         return _unchanged(fact, Effect.MISSING, value=in_force)
-    is_late = _has_passed(fact)
-    detail = f"{_moment(fact)}; processes started from now on have it" if is_late else ""
     # Nothing needs to be written if child processes will already get the right value.
     if not fact.accepts(before, value):
         settings.write(fact.name, value)
-    after = os.environ.get(fact.name)
-    effect = Effect.FRESH if is_late else Effect.NOW
-    return Change(_setting(fact, before, after, effect, detail), lambda: settings.write(fact.name, before))
+    return _written(fact, before, os.environ.get(fact.name), lambda: settings.write(fact.name, before))
 
 
 def _make_flag(fact: Fact, request: Request) -> Change:
@@ -296,11 +292,16 @@ def _make_flag(fact: Fact, request: Request) -> Change:
         return _unchanged(fact, Effect.ALREADY, value=before)
     if not request.change:
         return _unchanged(fact, Effect.MISSING, value=before)
-    is_late = _has_passed(fact)
-    detail = f"{_moment(fact)}; processes started from now on have it" if is_late else ""
     settings.write(settings.XLA_FLAGS, settings.with_flag(flags or "", fact.name, value))
-    effect = Effect.FRESH if is_late else Effect.NOW
-    return Change(_setting(fact, before, value, effect, detail), lambda: settings.write(settings.XLA_FLAGS, flags))
+    return _written(fact, before, value, lambda: settings.write(settings.XLA_FLAGS, flags))
+
+
+def _written(fact: Fact, before: Any, after: Any, undo: Callable[[], None]) -> Change:
+    """Describe a change of the environment, which may come too late for this process."""
+    if not _has_passed(fact):
+        return Change(_setting(fact, before, after, Effect.NOW), undo)
+    detail = f"{_moment(fact)}; processes started from now on have it"
+    return Change(_setting(fact, before, after, Effect.FRESH, detail), undo)
 
 
 def _make_control(fact: Fact, request: Request) -> Change:
@@ -382,16 +383,11 @@ class SettingMaker:
         """Return the groups of settings: those of no framework, then the installed frameworks."""
         return [group for group in GROUPS if group not in ENABLERS or is_loaded(group) or version_of(group) is not None]
 
-    def changes(self, group: str) -> list[Change]:
-        """Make the settings of a framework."""
+    def changes(self, group: str, names: Container[str] | None = None) -> list[Change]:
+        """Make the settings of a framework, or only those with some names."""
         version = (version_of(group) or "") if group in ENABLERS else ""
-        return [make(fact, version, self.request) for fact in facts_of(group)]
-
-    def again(self, group: str, settings: list[Setting]) -> list[Change]:
-        """Make the settings of a framework that were waiting for its import."""
-        waiting = {setting.name for setting in settings if setting.effect is Effect.WAITING}
-        version = version_of(group) or ""
-        return [make(fact, version, self.request) for fact in facts_of(group) if fact.name in waiting]
+        facts = [fact for fact in facts_of(group) if names is None or fact.name in names]
+        return [make(fact, version, self.request) for fact in facts]
 
     def when_imported(self, group: str, callback: Callable[[], None], failed: Callable[[str], None]) -> None:
         """Call back when a framework has been imported; never if it was imported before."""
@@ -415,12 +411,9 @@ class SettingMaker:
         found = []
         for group in groups:
             version = version_of(group) if group in ENABLERS else None
-            found += [entry for entry in remaining_of(group) if version is not None and _concerns(entry, version)]
+            if version is not None:
+                found += [entry for entry in remaining_of(group) if is_within(version, entry.versions)]
         return found
-
-
-def _concerns(entry: Remaining, version: str) -> bool:
-    return is_within(version, entry.versions)
 
 
 # The result of `determinism.enable`.
@@ -446,7 +439,7 @@ class Settings:
         for group in self._maker.groups():
             self._made[group] = []
             self._take(group, self._maker.changes(group))
-            self._maker.when_imported(group, self._imported(group), self._failed(group))
+            self._maker.when_imported(group, partial(self._imported, group), partial(self._failed, group))
         if self._maker.request.change:
             settings.add(self._open)
 
@@ -557,25 +550,16 @@ class Settings:
         self._made[group] = [*kept, *replaced.values()]
         self._undo += [(change.setting.name, change.undo) for change in changes if change.undo is not None]
 
-    def _imported(self, group: str) -> Callable[[], None]:
-        def imported() -> None:
-            if self._is_active:
-                self._take(group, self._maker.again(group, self._made[group]))
+    def _imported(self, group: str) -> None:
+        if self._is_active:
+            waiting = {setting.name for setting in self._made[group] if setting.effect is Effect.WAITING}
+            self._take(group, self._maker.changes(group, waiting))
 
-        return imported
-
-    def _failed(self, group: str) -> Callable[[str], None]:
-        def failed(message: str) -> None:
-            self._made[group] = [
-                Setting(
-                    one.name, one.group, one.before, one.after, Effect.FAILED, one.why, one.source, message, one.line
-                )
-                if one.effect is Effect.WAITING
-                else one
-                for one in self._made[group]
-            ]
-
-        return failed
+    def _failed(self, group: str, message: str) -> None:
+        self._made[group] = [
+            replace(one, effect=Effect.FAILED, detail=message) if one.effect is Effect.WAITING else one
+            for one in self._made[group]
+        ]
 
 
 # `determinism.enable`: makes libraries deterministic, whether they are imported already or later.
@@ -626,7 +610,6 @@ def enable(
 
 def look(request: Request | None = None) -> Settings:
     """Inspect all settings without changing any."""
-    request = request or Request()
-    settings = Settings(SettingMaker(Request(request.warn_only, request.threads, request.precision, change=False)))
+    settings = Settings(SettingMaker(replace(request or Request(), change=False)))
     settings.begin()
     return settings

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 import time
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from determinism.errors import UsageError
 from determinism.frameworks.registry import RECORDERS
-from determinism.process_name import own_name
+from determinism.process_name import own_name, possible_keys
 from determinism.redaction import redacted
 from determinism.run_spec import PROCESS_VARIABLE, RUN_VARIABLE, STATE_EVERY, RunSpec
 from determinism.sites import innermost_user_frame
@@ -154,28 +153,23 @@ def claim_process_folder(trace_folder: Path, parent_key: str | None, name: str |
     Raises:
         OSError: The folder cannot be made.
     """
-    name = name or own_name(parent_key or "")
-    for index in itertools.count(1):
-        if name is not None:
-            key = f"{parent_key or 'main'}.{name}" if index == 1 else f"{parent_key or 'main'}.{name}-{index}"
-        elif parent_key is None:
-            key = "main" if index == 1 else f"main-{index}"
-        else:
-            key = f"{parent_key}.{index}"
-        folder = trace_folder / PROCESSES_FOLDER / key
-        try:
+    return _first_free(trace_folder, possible_keys(parent_key, name or own_name(parent_key or "")))
+
+
+def _first_free(trace_folder: Path, keys: Iterator[str]) -> Path:
+    """Make the folder of the first key that no other process has."""
+    while True:
+        folder = trace_folder / PROCESSES_FOLDER / next(keys)
+        with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
-        except FileExistsError:
-            continue
-        return folder
-    raise AssertionError("the count of keys has no end")
+            return folder
 
 
 class _Folders:
     """The folders of this process and of the processes that it forks while it is recorded."""
 
     def __init__(self, trace_folder: Path) -> None:
-        self._parent = trace_folder / PROCESSES_FOLDER
+        self._trace_folder = trace_folder
         self._key: str | None = None
 
     def claim(self, name: str | None) -> Path:
@@ -184,22 +178,13 @@ class _Folders:
         Raises:
             OSError: The folder cannot be made.
         """
-        for index in itertools.count(1):
-            if self._key is None:
-                key = "main"
-            elif name is None:
-                key = f"{self._key}.{index}"
-            else:
-                key = f"{self._key}.{name}" if index == 1 else f"{self._key}.{name}-{index}"
-            try:
-                (self._parent / key).mkdir(mode=0o700)
-            except FileExistsError:
-                if self._key is None:
-                    raise
-                continue
-            self._key = key
-            return self._parent / key
-        raise AssertionError("the count of keys has no end")
+        if self._key is None:
+            folder = self._trace_folder / PROCESSES_FOLDER / "main"
+            folder.mkdir(mode=0o700)
+        else:
+            folder = _first_free(self._trace_folder, possible_keys(self._key, name))
+        self._key = folder.name
+        return folder
 
     def failed(self, reason: str) -> None:
         """Warn, on the only channel left, that a child could not be recorded."""

@@ -6,7 +6,9 @@ import os
 import random
 import secrets
 import sys
+from collections.abc import Callable
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from determinism import seeds
@@ -23,16 +25,6 @@ from determinism.seeds import (
     seed_numpy,
     seed_python,
 )
-
-TYPE_CHECKING = False
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-    from typing import Any
-
-    from determinism.seeds import UnseededNumpy
-
 
 # Generators of the program and of third parties, which are seeded along with all others.
 

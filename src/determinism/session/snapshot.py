@@ -167,20 +167,13 @@ _STATELESS: tuple[type[Any], ...] = (
 _VALUES = (numbers.Number, str, bytes)
 _STATELESS_NAMES = frozenset(
     {
-        *("pyarrow.lib.Array", "pyarrow.lib.ChunkedArray", "pyarrow.lib.DataType", "pyarrow.lib.Field"),
-        *("pyarrow.lib.Scalar", "pyarrow.lib.Schema", "pyarrow.lib._Tabular"),
-        *(
-            "jax._src.random.prng.PRNGKeyArray",
-            "jax._src.prng.PRNGKeyArray",
-            "triton.runtime.jit.KernelInterface",
-            "numpy.generic",
-            "numpy.dtype",
-            "numpy.ufunc",
-        ),
-        *("rich.console.Console", "torch._ops.OperatorBase", "torch._ops.OpOverloadPacket"),
-        *("torch.library.Library", "_json.Scanner", "_json.Encoder", "_collections._tuplegetter"),
+        "pyarrow.lib.Array", "pyarrow.lib.ChunkedArray", "pyarrow.lib.DataType", "pyarrow.lib.Field", "pyarrow.lib.Scalar",
+        "pyarrow.lib.Schema", "pyarrow.lib._Tabular", "jax._src.random.prng.PRNGKeyArray", "jax._src.prng.PRNGKeyArray",
+        "triton.runtime.jit.KernelInterface", "numpy.generic", "numpy.dtype", "numpy.ufunc", "rich.console.Console",
+        "torch._ops.OperatorBase", "torch._ops.OpOverloadPacket", "torch.library.Library", "_json.Scanner", "_json.Encoder",
+        "_collections._tuplegetter",
     }
-)
+)  # fmt: skip
 
 
 _HOSTS = frozenset({"_pytest", "pluggy", "xdist", "execnet", "IPython", "ipykernel", "traitlets", "zmq", "comm"})

@@ -29,8 +29,7 @@ def has_begun(moment: str) -> bool:
     """
     from jax._src import xla_bridge
 
-    asked = getattr(xla_bridge, "backends_are_initialized", None)
-    return bool(asked()) if asked is not None else bool(xla_bridge._backends)
+    return bool(xla_bridge.backends_are_initialized())
 
 
 def _configuration(name: str) -> Control:

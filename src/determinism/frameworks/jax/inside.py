@@ -8,32 +8,18 @@ way. Compiled like this, XLA fuses less, so kernels may differ from those of the
 
 from __future__ import annotations
 
-import linecache
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from jax._src import core, source_info_util
 
-from determinism.frameworks.array_capture import fitting_groups
+from determinism.frameworks.array_capture import Place, distinct_places, fitting_groups, place_at
 from determinism.frameworks.jax.arrays import array_of, digest_array
-from determinism.source_files import Owner, owner_of_file
 
 _REPEATS = 30
 _MOST_ITERATIONS = 1000
-
-
-class Place(NamedTuple):
-    """An equation."""
-
-    op: str
-    file: str
-    line: int
-    function: str
-    code: str
-    inside: tuple[str, ...]
-    """The functions and loops that it is in, outermost first."""
 
 
 def varying_place(jaxpr: Any, args: Sequence[Any], seconds: float) -> Place | None:
@@ -201,33 +187,9 @@ def _place_of(equation: Any, inside: tuple[str, ...]) -> Place:
     return place_at(f"jax::{name}", [(one.file_name, one.start_line, one.function_name) for one in frames], inside)
 
 
-def place_at(op: str, frames: Sequence[tuple[str, int, str]], inside: tuple[str, ...]) -> Place:
-    """The place of an op: the innermost line of the program in its frames.
-
-    Args:
-        op: Its name.
-        frames: File, line and function of each frame, innermost first.
-        inside: The functions and loops that it is in.
-    """
-    own = [one for one in frames if owner_of_file(one[0]) is Owner.USER] or frames
-    if not own:
-        return Place(op, "", 0, "", "", inside)
-    file, line, function = own[0]
-    return Place(op, file, line, function, linecache.getline(file, line).strip(), inside)
-
-
-_MOST_PLACES = 500
-
-
 def equation_places(jaxpr: Any) -> list[Place]:
     """The equations of a function and of those that it calls, once per line, in order."""
-    found: dict[tuple[str, str, int], Place] = {}
-    for equation, inside in _all_equations(getattr(jaxpr, "jaxpr", jaxpr), ()):
-        place = _place_of(equation, inside)
-        found.setdefault((place.op, place.file, place.line), place)
-        if len(found) >= _MOST_PLACES:
-            break
-    return list(found.values())
+    return distinct_places(_place_of(*one) for one in _all_equations(getattr(jaxpr, "jaxpr", jaxpr), ()))
 
 
 def equation_at(jaxpr: Any, place: Place) -> Place:

@@ -17,8 +17,7 @@ from jax._src import compiler
 from jax._src.lib import xla_client
 
 from determinism.digest import digest_bytes
-from determinism.frameworks.array_capture import fitting_groups
-from determinism.frameworks.jax.inside import Place, place_at
+from determinism.frameworks.array_capture import Place, fitting_groups, place_at
 from determinism.frameworks.jax.serialized import Instruction, Memory, SerializedProgram, Step, Thunk
 
 _REPEATS = 30

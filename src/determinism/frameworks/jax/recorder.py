@@ -111,8 +111,6 @@ class CapturedExecution:
 
     def document(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """The call as JSON; see `call_document`."""
-        from determinism.frameworks.jax.recorder import call_document
-
         # Constants that the function closes over come before its arguments.
         constants = 0 if self._jaxpr is None else len(self._args) - len(self._jaxpr.in_avals)
         kept = sorted(at - constants for at in self._execution.kept_var_idx)

@@ -292,18 +292,11 @@ class Session(AdapterSession):
             self.begin_at(self._outermost)
 
     def _open_thread_stream(self) -> Stream | None:
-        folder = self.writer.folder.with_name(f"{self.writer.folder.name}.threads")
-        try:
-            folder.mkdir(mode=0o700)
+        def make(folder: Path) -> Stream:
             description = {**self.describe("threads", {}, {}), "part_of": self.writer.folder.name}
-            writer = ProcessWriter(folder, description=description, max_bytes=self._spec.max_disk)
-        except OSError as error:
-            self.writer.blind_spot("thread", "executions of threads", f"their trace cannot be written: {error}")
-            return None
-        stream = Stream(writer)
-        stream.sites.outermost = self._outermost
-        self.note_racy("threads")
-        return stream
+            return Stream(ProcessWriter(folder, description=description, max_bytes=self._spec.max_disk))
+
+        return self._thread_stream("executions of threads", make)
 
     def _rows_are_cut(self, reason: str) -> None:
         self.writer.blind_spot("rows-cut", "rows of executions", reason)

@@ -8,7 +8,6 @@ searched in the same way. Compiled like this, XLA fuses less, so kernels may dif
 from __future__ import annotations
 
 import itertools
-import linecache
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,17 +19,16 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import tensor_util
 from tensorflow.python.ops import resource_variable_ops
 
-from determinism.frameworks.array_capture import NotWritable, fitting_groups
+from determinism.frameworks.array_capture import NotWritable, Place, distinct_places, fitting_groups, place_at
 from determinism.frameworks.tensorflow import ops
 from determinism.frameworks.tensorflow.functions import XLA, Library, plain_name, reference
-from determinism.frameworks.tensorflow.graphs import Place, called_functions, needed_ops, place_of
+from determinism.frameworks.tensorflow.graphs import called_functions, needed_ops, place_of
 from determinism.frameworks.tensorflow.ops import content_of, digest_array, has_value
 from determinism.frameworks.tensorflow.records import as_array
 from determinism.source_files import Owner, owner_of_file
 
 _REPEATS = 30
 _MOST_ITERATIONS = 100
-_MOST_PLACES = 500
 _MOST_DEPTH = 40
 _UNKNOWN = "the content of one of its inputs was not kept"
 _XLA_COMPILES = "it is a function that XLA compiles, which cannot be put into a script"
@@ -119,13 +117,8 @@ class CompiledCall:
 
     def places(self) -> list[dict[str, Any]]:
         """The ops of the function, once per op type and line."""
-        found: dict[tuple[str, str, int], OpPlace] = {}
-        for op, inside in _all_ops(self._library, self._name, ()):
-            place = _place(op, inside)
-            found.setdefault((place.op, place.file, place.line), place)
-            if len(found) >= _MOST_PLACES:
-                break
-        return [one._asdict() for one in found.values()]
+        places = (_place(*one) for one in _all_ops(self._library, self._name, ()))
+        return [one._asdict() for one in distinct_places(places)]
 
     def document(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """Not supported.
@@ -136,33 +129,15 @@ class CompiledCall:
         raise NotWritable(_XLA_COMPILES)
 
 
-class OpPlace(NamedTuple):
-    """An op of a compiled function."""
-
-    op: str
-    file: str
-    line: int
-    function: str
-    code: str
-    inside: tuple[str, ...]
-    """The functions and loops that it is in, outermost first."""
-
-
-def _place(op: Any, inside: tuple[str, ...]) -> OpPlace:
+def _place(op: Any, inside: tuple[str, ...]) -> Place:
     name = f"tf::{op.type}"
     if "target_name" in op.node_def.attr:
         name = f"{name}[{op.get_attr('target_name').decode()}]"
-    place: Place = place_of(op)
+    place = place_of(op)
     # The line of a gradient is that of its forward op.
-    frames = [*_own(place.forward_frames), *_own(place.frames)] or [*place.frames]
-    if not frames:
-        return OpPlace(name, "", 0, "", "", inside)
-    file, line, function = frames[0]
-    return OpPlace(name, file, line, function, linecache.getline(file, line).strip(), inside)
-
-
-def _own(frames: Sequence[tuple[str, int, str]]) -> list[tuple[str, int, str]]:
-    return [frame for frame in frames if owner_of_file(frame[0]) is Owner.USER]
+    forward = place_at(name, place.forward_frames, inside)
+    is_own = forward.file and owner_of_file(forward.file) is Owner.USER
+    return forward if is_own else place_at(name, place.frames, inside)
 
 
 def _all_ops(library: Library, name: str, inside: tuple[str, ...]) -> Iterator[tuple[Any, tuple[str, ...]]]:
@@ -190,7 +165,7 @@ class _Search:
         self._library = library
         self._until = until
 
-    def place(self, name: str, given: Sequence[Given], inside: tuple[str, ...]) -> OpPlace | None:
+    def place(self, name: str, given: Sequence[Given], inside: tuple[str, ...]) -> Place | None:
         """The op that varies in a function, or in one that it calls."""
         if len(inside) > _MOST_DEPTH or any(one.content is None for one in given):
             return None
@@ -223,7 +198,7 @@ class _Search:
 
     def _within(
         self, function: _Function, op: Any, given: Sequence[Given], values: dict[int, Any], inside: tuple[str, ...]
-    ) -> OpPlace | None:
+    ) -> Place | None:
         """The place within the functions that an op runs; None if it runs none, or nothing in them varied by itself."""
         called = called_functions(op)
         if not called or time.monotonic() > self._until:

@@ -67,16 +67,13 @@ def _threads(kind: str) -> Control:
     return Control(read, write)
 
 
-def _write_tf32(value: Any) -> None:
-    tf.config.experimental.enable_tensor_float_32_execution(value)
-
-
 CONTROLS: dict[str, Control] = {
     "tf.config.experimental.enable_op_determinism": Control(_read_determinism, _write_determinism),
     "tf.config.threading.get_intra_op_parallelism_threads": _threads("intra"),
     "tf.config.threading.get_inter_op_parallelism_threads": _threads("inter"),
     "tf.config.experimental.tensor_float_32_execution_enabled": Control(
-        lambda: tf.config.experimental.tensor_float_32_execution_enabled(), _write_tf32
+        tf.config.experimental.tensor_float_32_execution_enabled,
+        tf.config.experimental.enable_tensor_float_32_execution,
     ),
 }
 """By the names that the facts use."""
@@ -185,7 +182,7 @@ def generator_states() -> dict[str, Any]:
 
     here = context.context()
     seed = here._seed
-    made = _global_generator()
+    made = global_generator()
     return {
         "seed": seed,
         "stream": None if seed is None else here._rng.getstate(),
@@ -207,12 +204,6 @@ def restore_generator_states(states: dict[str, Any]) -> None:
         tf.random.get_global_generator().reset(states["global generator"])
     if states["keras"] is not None:
         _restore_keras(states["keras"])
-
-
-def _global_generator() -> Any:
-    from tensorflow.python.ops import stateful_random_ops
-
-    return getattr(stateful_random_ops, "global_generator", None)
 
 
 def _keras_states() -> dict[str, Any] | None:
@@ -262,8 +253,10 @@ def state_of(thing: Any) -> tuple[str, Any] | None:
     variables = _keras_variables(thing)
     if variables is None:
         return None
-    # An unbuilt object has fewer variables, and cannot take the state of a built one.
-    return f"keras {type(thing).__name__} with {len(variables)} variables", [_array_of(one.value) for one in variables]
+    # An unbuilt object has fewer variables, and cannot take the state of a built one. Tensors, as NumPy lacks some dtypes.
+    return f"keras {type(thing).__name__} with {len(variables)} variables", [
+        tf.identity(one.value) for one in variables
+    ]
 
 
 def put_back(thing: Any, state: Any) -> None:
@@ -291,11 +284,6 @@ def _keras_variables(thing: Any) -> list[Any] | None:
         return None
     # Those of a compiled model's optimizer and metrics belong to the optimizer and metrics.
     return list(thing.variables)
-
-
-def _array_of(value: Any) -> Any:
-    """A copy of a tensor, as a tensor: NumPy does not have all dtypes."""
-    return tf.identity(value)
 
 
 def to_array(thing: Any) -> tuple[np.ndarray[Any, Any], dict[str, Any]] | None:

@@ -222,13 +222,8 @@ class Node:
 class FunctionPlan:
     """The nodes of one function, and where their values come from."""
 
-    def __init__(self, graph: Any, *, watches_result: bool = False) -> None:
-        """Read a graph.
-
-        Args:
-            graph: A `FuncGraph`.
-            watches_result: Whether its result is needed, as for the condition of a loop.
-        """
+    def __init__(self, graph: Any) -> None:
+        """Read a graph: a `FuncGraph`."""
         self.nodes: list[Node] = []
         self.watched: list[Any] = []
         """The tensors whose content is needed from a run."""
@@ -238,7 +233,6 @@ class FunctionPlan:
         self._constants: dict[int, str] = {}
         self.num_slots = 0
         self._returned = {id(tensor) for tensor in graph.outputs}
-        self._wants_result = watches_result
         self.arguments = [self._new_slot(tensor) for tensor in graph.inputs]
         self._paths = {slot: t.op.name for slot, t in zip(self.arguments, graph.inputs, strict=True)}
         """By slot, the name of the function's argument in it."""

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
 from importlib import import_module
 from typing import Any
 
@@ -414,7 +413,7 @@ class Patch:
         setattr(replacement, _MARK, self.op_type)
         raw = getattr(import_module(f"tensorflow.python.ops.{self.module}"), self.op_type)
 
-        @wraps(raw)
+        @functools.wraps(raw)
         def raw_op(**kwargs: Any) -> Any:
             return replacement(**kwargs)
 

@@ -23,8 +23,7 @@ from determinism.frameworks.tensorflow.functions import FunctionCalls
 from determinism.frameworks.tensorflow.graphs import eager_argument_text
 from determinism.frameworks.tensorflow.ops import Resource, digest_tensor, drawn_from, has_value, is_read_from
 from determinism.frameworks.tensorflow.records import RecordMaker, eager_call
-from determinism.frameworks.wrapping import Undo, wrap
-from determinism.import_hook import after_import
+from determinism.frameworks.wrapping import Undo, when_imported, wrap
 from determinism.types import Role
 
 # Seeds that Keras draws from Python's generator if the program gives none, as for dropout layers and initial weights.
@@ -44,22 +43,14 @@ class KerasSeeds:
         self._recorder = recorder
         self._drawn: dict[int, Value] = {}
 
-    def install(self) -> list[Undo]:
-        """Record draws from now on; return functions that stop it."""
-        undo: list[Undo] = []
+    def install(self) -> Undo:
+        """Record draws from now on; return a function that stops it."""
 
-        def hook(module: Any) -> None:
-            undo.append(wrap(module, "make_default_seed", self._draw))
-            using = sys.modules.get(_USING)
-            if using is not None and hasattr(using, "make_default_seed"):
-                undo.append(wrap(using, "make_default_seed", self._draw))
+        def hook(module: Any) -> list[Undo]:
+            found = (module, sys.modules.get(_USING))
+            return [wrap(one, "make_default_seed", self._draw) for one in found if hasattr(one, "make_default_seed")]
 
-        def take_off() -> None:
-            for one in (forget, *undo):
-                one()
-
-        forget = after_import(_DRAWING, hook, self._recorder.failed_to_hook)
-        return [take_off]
+        return when_imported(_DRAWING, hook, self._recorder.failed_to_hook)
 
     def _draw(self, original: Callable[[], int]) -> int:
         state = digest_text(repr(random.getstate()))

@@ -29,8 +29,7 @@ from determinism.frameworks.tensorflow.functions import Probe
 from determinism.frameworks.tensorflow.ops import digest_array, digest_tensor, has_value
 from determinism.frameworks.tensorflow.recorder import Recorder, announce_files
 from determinism.frameworks.tensorflow.records import as_array
-from determinism.frameworks.wrapping import Undo, hide_own_frames, wrap
-from determinism.import_hook import after_import
+from determinism.frameworks.wrapping import Undo, hide_own_frames, when_imported, wrap
 from determinism.run_spec import RunSpec
 from determinism.source_files import Owner, owner_of
 from determinism.trace.schema import RESULTS_OP, STEP_OP, Meaning
@@ -77,19 +76,16 @@ def install(recorder: Recorder) -> list[Undo]:
     All methods of a tensor that return its value to Python call `_numpy`. Direct reads of the memory, as by `numpy.asarray`,
     are not seen; see `Values.unread`.
     """
-    undo = [wrap(ops._EagerTensorBase, "_numpy", _recording(recorder, is_method=True))]
 
-    def hook_keras(_: Any) -> None:
-        undo.append(wrap(sys.modules[_KERAS_BACKEND], "convert_to_numpy", _recording(recorder, is_method=False)))
+    def hook_keras(_: Any) -> list[Undo]:
+        return [wrap(sys.modules[_KERAS_BACKEND], "convert_to_numpy", _recording(recorder, is_method=False))]
 
-    # If Keras imported TensorFlow, its backend is not complete when that import ends; once its layers are imported, it is.
-    forget = after_import(_KERAS_LAYERS, hook_keras, recorder.failed_to_hook)
-
-    def take_off() -> None:
-        for one in (forget, *undo):
-            one()
-
-    return [take_off, *(wrap(enable, name, _unrecorded(recorder)) for name in ("capture", "seed_keras"))]
+    return [
+        wrap(ops._EagerTensorBase, "_numpy", _recording(recorder, is_method=True)),
+        # If Keras imported TensorFlow, its backend is not complete when that import ends; once its layers are imported, it is.
+        when_imported(_KERAS_LAYERS, hook_keras, recorder.failed_to_hook),
+        *(wrap(enable, name, _unrecorded(recorder)) for name in ("capture", "seed_keras")),
+    ]
 
 
 def _unrecorded(recorder: Recorder) -> Callable[..., Any]:
@@ -250,21 +246,18 @@ class Optimization:
         self._stepped = stepped
         self._in_graphs: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         self._earlier = [weakref.ref(optimizer) for optimizer in earlier_optimizers()]
-        self._undo: list[Undo] = []
 
     def install(self) -> list[Undo]:
         """Hook gradients and optimizers; return functions that remove the hooks."""
         self._recorder.calls.returned = self._function_returned
-        self._undo = [wrap(backprop.GradientTape, "gradient", self._gradient)]
-        self._undo.append(after_import(_KERAS_OPTIMIZERS, self._hook_keras, self._recorder.failed_to_hook))
-        return [self._take_off]
 
-    def _take_off(self) -> None:
-        for undo in self._undo:
-            undo()
+        def hook_keras(module: Any) -> list[Undo]:
+            return [wrap(module.BaseOptimizer, "apply", self._apply)]
 
-    def _hook_keras(self, module: Any) -> None:
-        self._undo.append(wrap(module.BaseOptimizer, "apply", self._apply))
+        return [
+            wrap(backprop.GradientTape, "gradient", self._gradient),
+            when_imported(_KERAS_OPTIMIZERS, hook_keras, self._recorder.failed_to_hook),
+        ]
 
     def _apply(self, original: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         recorder = self._recorder
@@ -539,7 +532,7 @@ class Session(AdapterSession):
             return
         self._undo.append(self._threads.install())
         self._undo += install(recorder)
-        self._undo += recorder.keras_seeds.install()
+        self._undo.append(recorder.keras_seeds.install())
         callbacks = context.context()._thread_local_data.op_callbacks
         callbacks.append(recorder.op_ran)
         self._undo.append(lambda: callbacks.remove(recorder.op_ran) if recorder.op_ran in callbacks else None)
@@ -580,4 +573,4 @@ class Session(AdapterSession):
         return [leaf for leaf in tf.nest.flatten(value) if tf.is_tensor(leaf) and hasattr(leaf, "_id")]
 
     def _has_optimizer(self) -> bool:
-        return bool(self._held.has_any)
+        return self._held.has_any

@@ -31,8 +31,7 @@ from determinism.frameworks.torch.edges import InputEdges, StorageState
 from determinism.frameworks.torch.ops import OPAQUE, OpTraits, generator_of, state_digest
 from determinism.frameworks.torch.recorder import Recorder, Threads
 from determinism.frameworks.torch.tensor_bytes import is_plain
-from determinism.frameworks.wrapping import Replaced, Undo, wrap
-from determinism.import_hook import after_import
+from determinism.frameworks.wrapping import Replaced, Undo, when_imported, wrap
 from determinism.sites import place_text
 from determinism.source_files import Owner, owner_of_file
 
@@ -54,7 +53,7 @@ _REASON = "the ops inside its kernels are not recorded one by one, only the grap
 
 def watch_compiled_graphs(
     threads: Threads, failed: Callable[[str], None], note_racy: Callable[[str], None], *, keeps_lines: bool = False
-) -> Undo:
+) -> list[Undo]:
     """Record what compiled graphs do from now on, whenever Inductor is imported.
 
     Args:
@@ -65,11 +64,10 @@ def watch_compiled_graphs(
             a kernel was made are known.
 
     Returns:
-        A function that ends this.
+        Functions that end this.
     """
     fused = _FusedOps() if keeps_lines else None
     kernels = _Kernels(threads, fused, note_racy)
-    undo: list[Undo] = [kernels.unwrap]
 
     def around(original: Callable[..., Any], graph: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         recorder = threads.recorder()
@@ -81,24 +79,17 @@ def watch_compiled_graphs(
         recorder.run_unrecorded(_make_known, recorder, _graph_tensors(inputs))
         return _within_graph(recorder, original, graph, inputs, *args, **kwargs)
 
-    def found(module: Any) -> None:
-        undo.append(wrap(module.CompiledFxGraph, "__call__", around))
-
-    def end() -> None:
-        for one in (*waiting, *undo):
-            one()
-
-    waiting = [after_import(MODULE, found, failed), *_suspend_while_compiling(threads, failed, fused, undo)]
-    return end
+    return [
+        when_imported(MODULE, _wrapping("CompiledFxGraph", "__call__", around), failed),
+        *_suspend_while_compiling(threads, failed, fused),
+        kernels.unwrap,
+    ]
 
 
 def _suspend_while_compiling(
-    threads: Threads, failed: Callable[[str], None], fused: _FusedOps | None, undo: list[Undo]
+    threads: Threads, failed: Callable[[str], None], fused: _FusedOps | None
 ) -> Iterator[Undo]:
-    """Do not record what compilers do: with a warm cache they do other things, or nothing.
-
-    Yields functions that cancel the wait for modules not yet imported; functions that remove wrappers go into `undo`.
-    """
+    """Do not record what compilers do: with a warm cache they do other things, or nothing; yields functions that end this."""
 
     def compiling(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         # A backward is compiled where the recorder is suspended already.
@@ -109,10 +100,10 @@ def _suspend_while_compiling(
         ):
             return original(*args, **kwargs)
 
-    def compiler_found(module: Any) -> None:
-        undo.extend(wrap(module, name, compiling) for name in _COMPILING if hasattr(module, name))
+    def compiler_found(module: Any) -> Iterator[Undo]:
+        yield from (wrap(module, name, compiling) for name in _COMPILING if hasattr(module, name))
         if fused is not None and hasattr(module, _COMPILING[-1]):
-            undo.append(wrap(module, _COMPILING[-1], fused.compiled))
+            yield wrap(module, _COMPILING[-1], fused.compiled)
 
     @contextmanager
     def tracing(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[Any]:
@@ -120,14 +111,18 @@ def _suspend_while_compiling(
         with ExitStack() if recorder is None else recorder.suspended(), original(*args, **kwargs) as context:
             yield context
 
-    def backwards_found(module: Any) -> None:
-        if hasattr(module, _TRACING):
-            undo.append(wrap(module, _TRACING, tracing))
+    def backwards_found(module: Any) -> list[Undo]:
+        return [wrap(module, _TRACING, tracing)] if hasattr(module, _TRACING) else []
 
-    yield after_import(COMPILER, compiler_found, failed)
-    yield after_import(BACKWARDS, backwards_found, failed)
+    yield when_imported(COMPILER, compiler_found, failed)
+    yield when_imported(BACKWARDS, backwards_found, failed)
     if fused is not None:
-        yield after_import(GENERATOR, lambda module: undo.append(fused.watch(module)), failed)
+        yield when_imported(GENERATOR, lambda module: [fused.watch(module)], failed)
+
+
+def _wrapping(owner: str, name: str, around: Callable[..., Any]) -> Callable[[Any], list[Undo]]:
+    """Make the function that wraps a method of a class, given the module of the class."""
+    return lambda module: [wrap(getattr(module, owner), name, around)]
 
 
 def _graph_tensors(values: Any) -> list[torch.Tensor]:
@@ -445,7 +440,7 @@ _TIMING = ("_bench", "check_disk_cache")
 """Methods in which the autotuner runs configurations: one, or all if no result is known from an earlier run."""
 
 
-def watch_triton_kernels(threads: Threads, failed: Callable[[str], None]) -> Undo:
+def watch_triton_kernels(threads: Threads, failed: Callable[[str], None]) -> list[Undo]:
     """Record each kernel launch from now on: what its tensors hold before and after.
 
     Only its code shows which tensors a kernel writes, so all count as written. Launches for timing are not recorded.
@@ -455,9 +450,8 @@ def watch_triton_kernels(threads: Threads, failed: Callable[[str], None]) -> Und
         failed: Called with the reason if Triton cannot be watched.
 
     Returns:
-        A function that ends this.
+        Functions that end this.
     """
-    undo: list[Undo] = []
 
     def around(original: Callable[..., Any], kernel: Any, *args: Any, **kwargs: Any) -> Any:
         recorder = None if kwargs.get("warmup") else threads.recorder()
@@ -476,20 +470,11 @@ def watch_triton_kernels(threads: Threads, failed: Callable[[str], None]) -> Und
         with ExitStack() if recorder is None else recorder.suspended():
             return original(*args, **kwargs)
 
-    def launcher_found(name: str) -> Callable[[Any], None]:
-        return lambda module: undo.append(wrap(getattr(module, name), "run", around))
+    def autotuner_found(module: Any) -> Iterator[Undo]:
+        return (wrap(module.Autotuner, name, timing) for name in _TIMING if hasattr(module.Autotuner, name))
 
-    def autotuner_found(module: Any) -> None:
-        undo.extend(wrap(module.Autotuner, name, timing) for name in _TIMING if hasattr(module.Autotuner, name))
-
-    waiting = [after_import(module, launcher_found(name), failed) for module, name in LAUNCHES]
-    waiting.append(after_import(AUTOTUNER, autotuner_found, failed))
-
-    def end() -> None:
-        for one in (*waiting, *undo):
-            one()
-
-    return end
+    launchers = [when_imported(module, _wrapping(name, "run", around), failed) for module, name in LAUNCHES]
+    return [*launchers, when_imported(AUTOTUNER, autotuner_found, failed)]
 
 
 class TritonLaunch:
@@ -557,37 +542,21 @@ class KernelChoices:
         self._tuned: list[weakref.ref[Any]] = []
         """The functions that Triton tunes; its choices for them are looked up at the end."""
 
-    def watch(self, failed: Callable[[str], None]) -> Undo:
+    def watch(self, failed: Callable[[str], None]) -> list[Undo]:
         """Note what is chosen from now on.
 
         Args:
             failed: Called with the reason if a compiler cannot be watched.
 
         Returns:
-            A function that ends this.
+            Functions that end this.
         """
-        undo: list[Undo] = []
-
-        def selection_found(module: Any) -> None:
-            undo.append(wrap(module.AlgorithmSelectorCache, "__call__", self._selected))
-
-        def heuristics_found(module: Any) -> None:
-            undo.append(wrap(module.CachingAutotuner, "autotune_to_one_config", self._configured))
-
-        def autotuner_found(module: Any) -> None:
-            undo.append(wrap(module.Autotuner, "__init__", self._made))
-
-        waiting = [
-            after_import(SELECTION, selection_found, failed),
-            after_import(HEURISTICS, heuristics_found, failed),
-            after_import(AUTOTUNER, autotuner_found, failed),
+        configured = _wrapping("CachingAutotuner", "autotune_to_one_config", self._configured)
+        return [
+            when_imported(SELECTION, _wrapping("AlgorithmSelectorCache", "__call__", self._selected), failed),
+            when_imported(HEURISTICS, configured, failed),
+            when_imported(AUTOTUNER, _wrapping("Autotuner", "__init__", self._made), failed),
         ]
-
-        def end() -> None:
-            for one in (*waiting, *undo):
-                one()
-
-        return end
 
     def facts(self) -> dict[str, str]:
         """Return the chosen kernels, by the name of the fact, which describes the work."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -295,12 +296,7 @@ def _delayed(run: Callable[..., Any], number: int) -> Callable[..., Any]:
 
 # Converts PyTorch's tensors and generator states to and from the forms of a saved state.
 
-_PLAIN = (
-    (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-    if hasattr(torch.nn, "Buffer")
-    else (torch.Tensor, torch.nn.Parameter)
-)
-_DEVICES = ("cuda", "xpu")
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 def generator_states() -> dict[str, Any]:
@@ -312,9 +308,8 @@ def generator_states() -> dict[str, Any]:
 
 def restore_generator_states(states: dict[str, Any]) -> None:
     """Restore the states; devices that were in use then are initialized."""
-    for name in _DEVICES:
-        module = getattr(torch, name, None)
-        if states["devices"].get(name) is not None and module is not None and module.is_available():
+    for name, module in _device_modules():
+        if states["devices"].get(name) is not None:
             module.init()
             # There may be fewer devices now, if that was allowed.
             states["devices"][name] = states["devices"][name][: module.device_count()]
@@ -331,12 +326,7 @@ def rank() -> tuple[int, int] | None:
 
 def devices() -> dict[str, int]:
     """Count the devices, by type."""
-    found = {}
-    for name in _DEVICES:
-        module = getattr(torch, name, None)
-        if module is not None and module.is_available():
-            found[name] = int(module.device_count())
-    return found
+    return {name: int(module.device_count()) for name, module in _device_modules()}
 
 
 def state_of(thing: Any) -> tuple[str, Any] | None:
@@ -394,7 +384,6 @@ def gaps() -> list[str]:
     return []
 
 
-_ACCELERATORS = ("cuda", "xpu")
 _STATE_WORDS = 624
 """State words of the Mersenne Twister that draws on the CPU."""
 _STATE_BEGIN = 24
@@ -404,14 +393,11 @@ _STATE_BEGIN = 24
 def seed(streams: Streams) -> None:
     """Seed the default generators; a device not in use yet is seeded when it is initialized."""
     fill(torch.default_generator, streams, "default")
-    for name in _ACCELERATORS:
-        module = getattr(torch, name, None)
-        if module is None or not module.is_available():
-            continue
+    for name, module in _device_modules():
         for index in range(module.device_count()):
             value = streams.integer("torch", name, index, bits=64)
             # Runs now if the device is initialized, else upon initialization, after any calls queued before.
-            module._lazy_call(lambda module=module, index=index, value=value: _seed_device(module, index, value))
+            module._lazy_call(partial(_seed_device, module, index, value))
     if torch.backends.mps.is_available():
         torch.mps.manual_seed(streams.integer("torch", "mps", bits=63))
 

@@ -120,9 +120,8 @@ class CapturedCall:
             for tensor in (target if isinstance(target, (list, tuple)) else [target])
             if tensor is not None
         ]
-        given = (*args, *kwargs.values())
-        is_given = any(isinstance(value, torch.Generator) for value in given)
-        generator = generator_of(args, kwargs) if traits.draws and not is_given else None
+        takes_default = traits.draws and not _has_own_generator(args, kwargs)
+        generator = generator_of(args, kwargs) if takes_default else None
         self._generator = None if generator is None else self._argument(generator, "default_generator")
 
     def document(self) -> dict[str, Any]:
@@ -196,7 +195,9 @@ def save(path: Path, tensors: Mapping[str, torch.Tensor], *, about: str) -> None
 def stored(tensor: torch.Tensor) -> StoredTensor:
     """Return a tensor's elements in index order; a dimension that repeats them (stride 0) is stored once."""
     tensor = tensor.detach().resolve_conj().resolve_neg()
-    shape = tuple(1 if size and not stride else size for size, stride in zip(*_sizes(tensor), strict=True))
+    shape = tuple(
+        1 if size and not stride else size for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
     tensor = tensor.as_strided(shape, tensor.stride(), tensor.storage_offset()).cpu().contiguous()
     kind = _STORED.get(tensor.dtype)
     if tensor.is_complex():
@@ -204,10 +205,6 @@ def stored(tensor: torch.Tensor) -> StoredTensor:
     elif kind is None:
         kind, shape = "U8", (*shape, tensor.element_size())
     return StoredTensor(kind or "U8", shape, _memory(tensor))
-
-
-def _sizes(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return tuple(tensor.shape), tensor.stride()
 
 
 def _memory(tensor: torch.Tensor) -> memoryview:
@@ -377,8 +374,7 @@ class OpRepeats:
 
     def outputs(self, *, shift: int = 0) -> list[torch.Tensor]:
         """Run the op once on copies, leaving the program's tensors as they are; returns what it wrote and made."""
-        if self._generator is not None and self._state is not None:
-            self._generator.set_state(self._state)
+        self.put_back()
         args, kwargs = copied([self._args, self._kwargs], shift=shift)
         result = self._func(*args, **kwargs)
         return written_tensors(self._traits, args, kwargs, result)

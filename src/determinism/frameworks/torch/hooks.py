@@ -77,17 +77,21 @@ def watch_data_loading(threads: Threads, batch_yielded: Callable[[Any], None]) -
             batch_yielded(iterator)
         return batch
 
-    def receiving(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return [
+        wrap(_BaseDataLoaderIter, "__next__", around),
         # Workers' data arrives in an order that varies; it is recorded when it is yielded.
+        wrap(_MultiProcessingDataLoaderIter, "_try_get_data", _unrecorded(threads)),
+    ]
+
+
+def _unrecorded(threads: Threads) -> Callable[..., Any]:
+    def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if (recorder := threads.recorder()) is None:
             return original(*args, **kwargs)
         with recorder.suspended():
             return original(*args, **kwargs)
 
-    return [
-        wrap(_BaseDataLoaderIter, "__next__", around),
-        wrap(_MultiProcessingDataLoaderIter, "_try_get_data", receiving),
-    ]
+    return around
 
 
 def record_contents(recorder: Recorder, name: str, value: Any) -> None:
@@ -297,7 +301,8 @@ def watch_exchanges(threads: Threads) -> list[Undo]:
         return []
     modules = (torch.distributed, torch.distributed.distributed_c10d)
     return [
-        wrap(torch.distributed.Work, "wait", _waiting(threads)),
+        # On a wait, Gloo copies the result out of its own buffer; that copy belongs to the collective.
+        wrap(torch.distributed.Work, "wait", _unrecorded(threads)),
         *(
             wrap(module, name, _exchanging(threads))
             for module in modules
@@ -305,17 +310,6 @@ def watch_exchanges(threads: Threads) -> list[Undo]:
             if hasattr(module, name)
         ),
     ]
-
-
-def _waiting(threads: Threads) -> Callable[..., Any]:
-    def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if (recorder := threads.recorder()) is None:
-            return original(*args, **kwargs)
-        # On a wait, Gloo copies the result out of its own buffer; that copy belongs to the collective.
-        with recorder.suspended():
-            return original(*args, **kwargs)
-
-    return around
 
 
 def _exchanging(threads: Threads) -> Callable[..., Any]:

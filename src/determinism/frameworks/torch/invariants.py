@@ -11,6 +11,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable
+from functools import partial
 from threading import get_ident
 from typing import Any, NamedTuple
 
@@ -23,8 +24,7 @@ from determinism.frameworks.torch.edges import READ, InputEdges, Stream
 from determinism.frameworks.torch.hooks import LOADERS, loaded_tensors
 from determinism.frameworks.torch.recorder import RecordMaker, Threads
 from determinism.frameworks.torch.tensor_bytes import is_without_values, leaves, plain_parts
-from determinism.frameworks.wrapping import Undo, wrap
-from determinism.import_hook import after_import
+from determinism.frameworks.wrapping import Replaced, Undo, when_imported, wrap
 from determinism.trace.schema import (
     CALLED_OP,
     CHECKPOINTED_OP,
@@ -99,7 +99,8 @@ class _CheckpointMarks:
         hook = getattr(module, "_checkpoint_hook", None)
         arounds = (("__init__", self._made), ("__enter__", self._entered), ("__exit__", self._left))
         undo = [wrap(hook, name, around) for name, around in arounds if hook is not None]
-        return [*undo, _wrap_static(module.CheckpointFunction, "forward", self._reentrant)]
+        function = module.CheckpointFunction
+        return [*undo, Replaced(function, "forward", staticmethod(partial(self._reentrant, function.forward)))]
 
     def _recomputing(self, function: Callable[..., Any], region: _Region) -> Callable[..., Any]:
         def recompute(*args: Any, **kwargs: Any) -> Any:
@@ -155,34 +156,7 @@ def watch_checkpoints(threads: Threads, failed: Callable[[str], None]) -> Undo:
         threads: The threads whose recorders get the marks.
         failed: Called with what went wrong.
     """
-    undo: list[Undo] = []
-
-    def found(module: Any) -> None:
-        undo.extend(_CheckpointMarks(threads).wrapped(module))
-
-    def end() -> None:
-        for one in (waiting, *undo):
-            one()
-
-    waiting = after_import(_CHECKPOINTS, found, failed)
-    return end
-
-
-def _wrap_static(owner: Any, name: str, around: Callable[..., Any]) -> Undo:
-    own = vars(owner)[name]
-    original = own.__func__
-
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return around(original, *args, **kwargs)
-
-    placed = staticmethod(wrapper)
-    setattr(owner, name, placed)
-
-    def undo() -> None:
-        if vars(owner).get(name) is placed:
-            setattr(owner, name, own)
-
-    return undo
+    return when_imported(_CHECKPOINTS, _CheckpointMarks(threads).wrapped, failed)
 
 
 class CallMarks:

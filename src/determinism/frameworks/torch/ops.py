@@ -151,8 +151,6 @@ def unwrap_handler(mode: type[Any]) -> None:
 # runs ops itself finds autocast and lazy conjugation switched off below a handler.
 
 DATA = Path(__file__).parent / "data" / "formulas.toml"
-BLIND_SPOT = "formula-changed"
-"""The blind spot of a program whose formulas were changed by recording."""
 _NODE = re.compile(r"(\w+)Backward\d+")
 
 
@@ -179,11 +177,7 @@ class Formulas:
         Args:
             schema_name: Qualified name of the op without its overload, such as `aten::prod`.
         """
-        return _camel_case(schema_name.partition("::")[2]) in self._stems
-
-    @property
-    def _stems(self) -> frozenset[str]:
-        return _stems(self.nodes)
+        return _camel_case(schema_name.partition("::")[2]) in _stems(self.nodes)
 
 
 @cache
@@ -198,18 +192,9 @@ def formulas_of(version: str, path: Path = DATA) -> Formulas:
         audits = tomllib.load(file)["audit"]
     asked = _release(version)
     nearest = min(audits, key=lambda audit: _distance(_release(audit["torch"]), asked))
-    names = {
-        key: frozenset(one["name"] for one in nearest.get(key, ()))
-        for key in ("node", "conjugation_inside", "autocast_inside", "forward_mode")
-    }
-    return Formulas(
-        audited=nearest["torch"],
-        is_audited=_release(nearest["torch"]) == asked,
-        nodes=names["node"],
-        conjugation_inside=names["conjugation_inside"],
-        autocast_inside=names["autocast_inside"],
-        forward_mode=names["forward_mode"],
-    )
+    kinds = ("node", "conjugation_inside", "autocast_inside", "forward_mode")
+    names = (frozenset(one["name"] for one in nearest.get(kind, ())) for kind in kinds)
+    return Formulas(nearest["torch"], _release(nearest["torch"]) == asked, *names)
 
 
 def _release(version: str) -> tuple[int, ...]:
@@ -325,38 +310,38 @@ class OpTraits:
 
     name: str
     """Qualified overload name, such as `aten::add.Tensor`."""
-    is_ignored: bool
-    is_view: bool
-    is_view_or_copy: bool
+    is_ignored: bool = False
+    is_view: bool = False
+    is_view_or_copy: bool = False
     """Whether an op needs special treatment; a single check for all other ops."""
-    is_uninitialized: bool
-    is_asynchronous: bool
+    is_uninitialized: bool = False
+    is_asynchronous: bool = False
     """Whether its outputs may not be ready when it returns, as where processes exchange tensors."""
-    is_lift: bool
+    is_lift: bool = False
     """Whether it turns outside memory into a tensor of the framework."""
-    draws: bool
-    has_unvalued_inputs: bool
-    written: tuple[int | str, ...]
+    draws: bool = False
+    has_unvalued_inputs: bool = False
+    written: tuple[int | str, ...] = ()
     """Positions or names of the arguments that the op writes."""
-    reads_written: bool
+    reads_written: bool = False
     """Whether the result depends on the previous contents of a written argument."""
-    keeps_unwritten: bool
+    keeps_unwritten: bool = False
     """Whether elements of a written argument can stay as they were."""
-    accumulate_at: int | None
+    accumulate_at: int | None = None
     """Position of the flag `accumulate`, which makes a partial write read its target."""
-    root_at: int | None
+    root_at: int | None = None
     """Position of the only rank that reads what a collective writes."""
-    hidden_written: tuple[int, ...]
-    hidden_flag: int
-    workspaces: frozenset[int]
-    argument_names: tuple[str, ...]
-    returns_target: bool
+    hidden_written: tuple[int, ...] = ()
+    hidden_flag: int = 0
+    workspaces: frozenset[int] = frozenset()
+    argument_names: tuple[str, ...] = ()
+    returns_target: bool = False
     """Whether it is an in-place op: writes its first argument and returns it."""
-    has_formula_node: bool
+    has_formula_node: bool = False
     """Whether its backward may take another formula while a mode is active."""
-    asks_for_modes: bool
+    asks_for_modes: bool = False
     """Whether its backward or its forward-mode derivative may do so."""
-    needs_settings: bool
+    needs_settings: bool = False
     """Whether its kernel runs ops that depend on autocast or lazy conjugation."""
 
 
@@ -411,33 +396,10 @@ def traits_of(op: Any) -> OpTraits:
     )
 
 
-HIGHER_ORDER = OpTraits(
-    name="higher-order operator",
-    is_ignored=True,
-    is_view=False,
-    is_view_or_copy=False,
-    is_uninitialized=False,
-    is_asynchronous=False,
-    is_lift=False,
-    draws=False,
-    has_unvalued_inputs=False,
-    written=(),
-    reads_written=False,
-    keeps_unwritten=False,
-    accumulate_at=None,
-    root_at=None,
-    hidden_written=(),
-    hidden_flag=0,
-    workspaces=frozenset(),
-    argument_names=(),
-    returns_target=False,
-    has_formula_node=False,
-    asks_for_modes=False,
-    needs_settings=False,
-)
+HIGHER_ORDER = OpTraits("higher-order operator", is_ignored=True)
 """An operator that takes functions: not recorded itself, as the ops inside it are."""
 
-OPAQUE = replace(HIGHER_ORDER, name="opaque", is_ignored=False)
+OPAQUE = OpTraits("opaque")
 """Code that is not an op and of which only inputs and outputs are known."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from threading import get_ident
@@ -45,7 +44,6 @@ from determinism.frameworks.torch.settings import gpu_facts, libraries, recorded
 from determinism.frameworks.torch.tensor_bytes import leaves
 from determinism.frameworks.wrapping import hide_own_frames
 from determinism.process_name import world_size
-from determinism.redaction import redacted
 from determinism.resume.torch import KeptGenerators, PutBackGenerators, WatchedGenerators
 from determinism.run_spec import RunSpec
 from determinism.trace.schema import END_OP, STEP_OP
@@ -137,57 +135,8 @@ class ProcessRequests:
             self._marks.returned(recorder, module, output)
 
 
-# Opens the trace of a process, or of its threads, and describes it.
-
 _PARTS = ("worker", "pool")
 """Streams of helper processes of another process; their folders are named after its folder."""
-
-
-class ProcessTraces:
-    """The traces of one process."""
-
-    def __init__(self, options: RunSpec) -> None:
-        self._options = options
-        self.environment: dict[str, Any] = {}
-        """The environment that the process runs in; empty until `begin`."""
-
-    def begin(self) -> None:
-        """Describe this process's environment; a forked process does so again."""
-        self.environment = {**environment.describe(), **libraries()}
-
-    def open(self, folder: Path, stream: str, **facts: Any) -> ProcessWriter:
-        """Open a trace.
-
-        Args:
-            folder: An existing folder, used by this trace only.
-            stream: The kind of stream: `process`, `threads`, `worker`, `pool`.
-            facts: Added to `process.json`.
-
-        Raises:
-            OSError: The trace cannot be written.
-        """
-        description = {
-            "framework": "torch",
-            "level": self._options.level,
-            "stream": stream,
-            "steps_by": None,
-            "argv": redacted(sys.argv),
-            "started": time.time(),
-            "environment": self.environment,
-            "settings": recorded_settings(),
-        }
-        if stream == "process":
-            facts["values"] = self._options.values
-            facts["world_size"] = world_size()
-        elif stream in _PARTS:
-            facts["part_of"] = folder.name.rpartition(".")[0]
-        # Only the main thread's records have steps at which two runs could be cut in the same places.
-        return ProcessWriter(
-            folder,
-            description={**description, **facts},
-            max_bytes=self._options.max_disk,
-            keeps_newest=self._options.keeps_newest and stream == "process",
-        )
 
 
 class Session(AdapterSession):
@@ -198,7 +147,8 @@ class Session(AdapterSession):
     def __init__(self, folders: ProcessFolders, spec: RunSpec) -> None:
         super().__init__(folders, spec)
         self._part = Part("process", None)
-        self._traces = ProcessTraces(spec)
+        self._environment: dict[str, Any] = {}
+        """Facts about the environment that the process runs in; empty until its trace is opened."""
         self._besides = ProcessRequests(spec)
         self._devices = DeviceDigests()
         self._choices = KernelChoices()
@@ -231,7 +181,7 @@ class Session(AdapterSession):
         self._undo += hooks.watch_module_calls(threads, returned, self._besides.entered)
         self._undo.append(threads.install())
         self._undo += watch_captures(threads, lambda: self._devices)
-        self._undo.append(self._choices.watch(self._folders.failed))
+        self._undo += self._choices.watch(self._folders.failed)
         if self.recorder.is_waiting:
             return
         if self.level is Level.OP:
@@ -247,8 +197,8 @@ class Session(AdapterSession):
         self._undo += hooks.watch_escapes(threads, self.note_racy)
         self._undo += hooks.watch_loading(threads)
         keeps_lines = self._spec.capture is not None and self._spec.capture["op"].startswith("inductor::")
-        self._undo.append(watch_compiled_graphs(threads, self._folders.failed, self.note_racy, keeps_lines=keeps_lines))
-        self._undo.append(watch_triton_kernels(threads, self._folders.failed))
+        self._undo += watch_compiled_graphs(threads, self._folders.failed, self.note_racy, keeps_lines=keeps_lines)
+        self._undo += watch_triton_kernels(threads, self._folders.failed)
         self._undo += hooks.watch_exchanges(threads)
         self._undo.append(self.recorder.install(threads))
         self._undo.append(hooks.watch_replays(threads))
@@ -276,9 +226,10 @@ class Session(AdapterSession):
     def _begin(self, recorder: Recorder) -> None:
         """Open the trace of this process."""
         self._part = part_of_program()
-        self._traces.begin()
+        # A forked process describes its environment again.
+        self._environment = {**environment.describe(), **libraries()}
         folder = self._folders.claim(self._part.name)
-        self.writer = self._traces.open(folder, self._part.stream)
+        self.writer = self._open_writer(folder, self._part.stream)
         recorder.step_ended = lambda counted_by: self._step_ended(recorder, counted_by)
         recorder.begin(recorder.stream_of(self.writer, self._devices))
         recorder.progress.step = self._spec.first_step
@@ -304,18 +255,34 @@ class Session(AdapterSession):
         if self._part.stream == "process":
             self._besides.begin(recorder, folder)
 
+    def _open_writer(self, folder: Path, stream: str) -> ProcessWriter:
+        """Open a trace in an existing folder, which only this trace uses.
+
+        Raises:
+            OSError: The trace cannot be written.
+        """
+        facts: dict[str, Any] = {}
+        if stream == "process":
+            facts = {"values": self._spec.values, "world_size": world_size()}
+        elif stream in _PARTS:
+            facts = {"part_of": folder.name.rpartition(".")[0]}
+        elif stream == "threads":
+            facts = {"part_of": self.writer.folder.name}
+        # Only the main thread's records have steps at which two runs could be cut in the same places.
+        return ProcessWriter(
+            folder,
+            description={**self.describe(stream, self._environment, recorded_settings()), **facts},
+            max_bytes=self._spec.max_disk,
+            keeps_newest=self._spec.keeps_newest and stream == "process",
+        )
+
     def _open_thread_stream(self) -> Stream | None:
-        folder = self.writer.folder.with_name(f"{self.writer.folder.name}.threads")
-        try:
-            folder.mkdir(mode=0o700)
-            writer = self._traces.open(folder, "threads", part_of=self.writer.folder.name)
-            stream = self.recorder.stream_of(writer, self._devices)
-        except OSError as error:
-            self.writer.blind_spot("thread", "ops of threads", f"their trace cannot be written: {error}")
-            return None
-        stream.sites.outermost = self._outermost
-        stream.describe_overlaps(always=True)
-        self.note_racy("threads")
+        stream: Stream | None = self._thread_stream(
+            "ops of threads",
+            lambda folder: self.recorder.stream_of(self._open_writer(folder, "threads"), self._devices),
+        )
+        if stream is not None:
+            stream.describe_overlaps(always=True)
         return stream
 
     def _find_earlier_threads(self) -> list[str]:
@@ -396,7 +363,7 @@ class Session(AdapterSession):
         self.writer.describe(
             **self._ending(),
             environment={
-                **self._traces.environment,
+                **self._environment,
                 **(recorder.run_unrecorded(gpu_facts) or {}),
                 **self._choices.facts(),
             },

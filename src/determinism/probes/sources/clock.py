@@ -14,7 +14,7 @@ import threading
 import time
 from typing import Any
 
-from determinism.probes.runtime import Function, SourceFunction, Use, functions
+from determinism.probes.runtime import Function, SourceFunction, Use, functions, replacing
 
 CLOCK = "clock"
 SHIFTED = "shifted clock"
@@ -92,28 +92,15 @@ _FIRST_TIME = 7
 """The index of the first time in the sequence of a status."""
 
 
-def _file_moment(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    result = function(*arguments, **keywords)
-    if use.is_fixed:
-        result = float(_SECONDS)
-    use.note(lambda: repr(result))
-    return result
-
-
-def _status(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    result = function(*arguments, **keywords)
-    if use.is_fixed:
-        result = _at_one_moment(result)
-    # Not the time of the last access: every reader changes it, and hardly anybody uses it.
-    use.note(lambda: f"{result.st_mtime_ns} {result.st_ctime_ns}")
-    return result
-
-
 def _at_one_moment(status: Any) -> Any:
     kind, (sequence, named) = status.__reduce__()
     times = {name: _SECONDS * 10**9 if name.endswith("_ns") else float(_SECONDS) for name in named if "time" in name}
     return kind((*sequence[:_FIRST_TIME], *[_SECONDS] * 3, *sequence[_FIRST_TIME + 3 :]), {**named, **times})
 
+
+_file_moment = replacing(lambda _: float(_SECONDS))
+# Not the time of the last access: every reader changes it, and hardly anybody uses it.
+_status = replacing(_at_one_moment, lambda found: f"{found.st_mtime_ns} {found.st_ctime_ns}")
 
 FILE_TIME_FUNCTIONS: tuple[SourceFunction, ...] = (
     # `os.path` imports them from there, on every system.

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from determinism.digest import digest_text
-from determinism.probes.runtime import Function, SourceFunction, Use, functions, stable_text
+from determinism.probes.runtime import Function, SourceFunction, Use, Way, functions, stable_text
 
 # Random bytes and names from the system. Fixed, they are derived from a count of the uses.
 
@@ -115,31 +115,28 @@ _NUMPY_DRAWS = (
 
 
 def _state(name: str) -> str:
-    # This imports `random`, which the program has already done.
+    # This imports `random`, which a program that seeds or draws has already done.
     from determinism.rng import state_digests
 
     return f"generator {state_digests()[name].hex()}"
 
 
-def _from_python(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    if use.is_fixed and PYTHON not in _draw_seeded:
-        _draw_seeded.add(PYTHON)
-        sys.modules["random"].seed(0)
-    use.note(lambda: _state("python"))
-    return function(*arguments, **keywords)
+def _drawing(source: str, module: str, name: str) -> Way:
+    """A way for the functions that draw from the global generator of a module, which has this name among states."""
 
+    def way(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        if use.is_fixed and source not in _draw_seeded:
+            _draw_seeded.add(source)
+            sys.modules[module].seed(0)
+        use.note(lambda: _state(name))
+        return function(*arguments, **keywords)
 
-def _from_numpy(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    if use.is_fixed and NUMPY not in _draw_seeded:
-        _draw_seeded.add(NUMPY)
-        sys.modules["numpy.random"].seed(0)
-    use.note(lambda: _state("numpy"))
-    return function(*arguments, **keywords)
+    return way
 
 
 DRAW_FUNCTIONS: tuple[SourceFunction, ...] = (
-    *functions(PYTHON, _from_python, "random", _PYTHON_DRAWS),
-    *functions(NUMPY, _from_numpy, "numpy.random", _NUMPY_DRAWS),
+    *functions(PYTHON, _drawing(PYTHON, "random", "python"), "random", _PYTHON_DRAWS),
+    *functions(NUMPY, _drawing(NUMPY, "numpy.random", "numpy"), "numpy.random", _NUMPY_DRAWS),
 )
 
 
@@ -239,12 +236,7 @@ def _from_the_system(use: Use, function: Function, arguments: tuple[Any, ...], k
 def _state_text(made: Any, function: Function) -> str | None:
     """A text for the state of the generator that was made or seeded."""
     if made is None:
-        # This imports `random`, which a program that seeds has already done.
-        from determinism.rng import state_digests
-
-        digests = state_digests()
-        name = "numpy" if str(getattr(function, "__module__", "") or "").startswith("numpy") else "python"
-        return f"generator {digests[name].hex()}"
+        return _state("numpy" if str(getattr(function, "__module__", "") or "").startswith("numpy") else "python")
     for name in ("bit_generator", "_bit_generator"):
         made = getattr(made, name, made)
     for name in ("state", "entropy"):

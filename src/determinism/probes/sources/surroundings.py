@@ -15,6 +15,7 @@ from determinism.factors.simple import Entries
 from determinism.probes.runtime import (
     ANSWERS,
     FIRST_USES,
+    SET_ORDER,
     Function,
     SourceFunction,
     Use,
@@ -23,6 +24,7 @@ from determinism.probes.runtime import (
     functions,
     in_fixed_order,
     in_order,
+    replacing,
     stable_text,
 )
 from determinism.process_name import own_name
@@ -31,7 +33,6 @@ from determinism.process_name import own_name
 
 HASH = "hash"
 IDENTITY = "id"
-SET_ORDER = "set-order"
 
 _NUMBERS = (int, float, complex, bool, type(None))
 _addresses: dict[int, int] = {}
@@ -165,14 +166,6 @@ _BYTES = 1 << 33
 """Replaces every integer: most are bytes of memory, and a program that sees too few behaves differently."""
 
 
-def _machine_state(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    result = function(*arguments, **keywords)
-    if use.is_fixed:
-        result = _constant(result)
-    use.note(lambda: repr(result))
-    return result
-
-
 def _constant(value: Any) -> Any:
     """A value of the same types, whose numbers are the same in every run."""
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -187,23 +180,19 @@ def _constant(value: Any) -> Any:
     return value
 
 
+_machine_state = replacing(_constant)
+
 MACHINE_FUNCTIONS: tuple[SourceFunction, ...] = (
     *functions(MACHINE, _machine_state, "os", "getloadavg times"),
     *functions(MACHINE, _machine_state, "resource", "getrusage"),
     *functions(
-        MACHINE, _machine_state, "psutil", "cpu_percent cpu_times cpu_times_percent cpu_freq cpu_stats getloadavg"
+        MACHINE, _machine_state, "psutil",
+        "cpu_percent cpu_times cpu_times_percent cpu_freq cpu_stats getloadavg"
+        " virtual_memory swap_memory disk_io_counters net_io_counters boot_time"
+        " Process.cpu_percent Process.cpu_times Process.memory_info Process.memory_percent"
+        " Process.memory_full_info Process.num_threads Process.create_time",
     ),
-    *functions(
-        MACHINE, _machine_state, "psutil", "virtual_memory swap_memory disk_io_counters net_io_counters boot_time"
-    ),
-    *functions(
-        MACHINE,
-        _machine_state,
-        "psutil",
-        "Process.cpu_percent Process.cpu_times Process.memory_info Process.memory_percent",
-    ),
-    *functions(MACHINE, _machine_state, "psutil", "Process.memory_full_info Process.num_threads Process.create_time"),
-)
+)  # fmt: skip
 
 
 # Uninitialized arrays: they hold what was in memory before. Fixed, they hold zeros.
@@ -213,12 +202,9 @@ MEMORY = "uninitialized-array"
 _MOST_BYTES = 1 << 20
 
 
-def _array(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    result = function(*arguments, **keywords)
-    if use.is_fixed:
-        result.fill(0)
-    use.note(lambda: _bytes_text(result))
-    return result
+def _filled(array: Any) -> Any:
+    array.fill(0)
+    return array
 
 
 def _bytes_text(array: Any) -> str | None:
@@ -236,7 +222,7 @@ def _tensor(use: Use, function: Function, arguments: tuple[Any, ...], keywords: 
 
 
 MEMORY_FUNCTIONS: tuple[SourceFunction, ...] = (
-    *functions(MEMORY, _array, "numpy", "empty empty_like"),
+    *functions(MEMORY, replacing(_filled, _bytes_text), "numpy", "empty empty_like"),
     *functions(MEMORY, _tensor, "torch", "empty empty_like empty_strided Tensor.new_empty"),
 )
 
@@ -250,27 +236,20 @@ _ABOVE_ALL = 1 << 30
 _threads: dict[int, int] = {}
 
 
-def _process(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    result = function(*arguments, **keywords)
-    if use.is_fixed:
-        name = "parent" if function is os.getppid else own_name("") or "main"
-        result = _ABOVE_ALL + int.from_bytes(digest_text(name)[:2], "big")
-    use.note(lambda: str(result))
-    return result
+def _process(name: str) -> int:
+    return _ABOVE_ALL + int.from_bytes(digest_text(name)[:2], "big")
 
 
-def _thread(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    result = function(*arguments, **keywords)
-    if use.is_fixed:
-        result = _ABOVE_ALL + _threads.setdefault(threading.get_ident(), len(_threads))
-    use.note(lambda: str(result))
-    return result
+def _thread(_: int) -> int:
+    return _ABOVE_ALL + _threads.setdefault(threading.get_ident(), len(_threads))
 
 
 PROCESS_FUNCTIONS: tuple[SourceFunction, ...] = (
-    *functions(PROCESS, _process, "os", "getpid getppid"),
-    *functions(PROCESS, _thread, "threading", "get_ident get_native_id"),
+    *functions(PROCESS, replacing(lambda _: _process(own_name("") or "main")), "os", "getpid"),
+    *functions(PROCESS, replacing(lambda _: _process("parent")), "os", "getppid"),
+    *functions(PROCESS, replacing(_thread), "threading", "get_ident get_native_id"),
 )
+
 
 # Output of other programs. Fixed, its lines are sorted. Notes never hold it, only a digest, for comparing the same command.
 

@@ -356,6 +356,7 @@ def max_gradient(
     maximum_indices: torch.Tensor,
     num_weights: int,
     *rest: Any,
+    **named: Any,
 ) -> torch.Tensor:
     """Compute the gradient of the weights; empty bags contribute nothing."""
     columns = grad.shape[1]
@@ -388,10 +389,6 @@ def _embedding_bag_supports(
         and bag_size.shape == grad.shape[:1]
         and grad.shape[1] > 0
     )
-
-
-def _embedding_bag_gradient(*given: Any, **named: Any) -> torch.Tensor:
-    return max_gradient(*given[:6])
 
 
 def _embedding_bag_example(device: Any) -> tuple[Any, ...]:
@@ -532,7 +529,7 @@ PATCHES = (
         identity="embedding-bag-max",
         what="embedding_bag max (gradient)",
         overloads=("_embedding_bag_dense_backward",),
-        run=_embedding_bag_gradient,
+        run=max_gradient,
         supports=_embedding_bag_supports,
         example=_embedding_bag_example,
     ),

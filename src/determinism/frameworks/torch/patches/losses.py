@@ -62,13 +62,8 @@ def _map_loss_supports(
 
 
 def _map_loss_example(device: Any) -> tuple[Any, ...]:
-    return (
-        torch.ones(1, 2, 2, 2, device=device),
-        torch.zeros(1, 2, 2, dtype=torch.int64, device=device),
-        None,
-        _MEAN,
-        -100,
-    )
+    target = torch.zeros(1, 2, 2, dtype=torch.int64, device=device)
+    return torch.ones(1, 2, 2, 2, device=device), target, None, _MEAN, -100
 
 
 _REAL = frozenset({torch.float32, torch.float64})

@@ -114,65 +114,52 @@ def _average_window_supports(
     kernels = spatial(kernel_size, 3)
     strides, paddings = spatial(stride, 3) or kernels, spatial(padding, 3)
     expected = [
-        _average_output_size(*window, ceil_mode)
+        _output_size(*window, dilation=1, ceil=ceil_mode)
         for window in zip(given.shape[-3:], kernels, strides, paddings, strict=True)
     ]
     return expected == list(grad_output.shape[-3:])
 
 
-def _average_output_size(size: int, kernel: int, stride: int, padding: int, ceil_mode: bool) -> int | None:
-    if kernel <= 0 or stride <= 0 or not 0 <= padding <= kernel // 2:
+def _output_size(size: int, kernel: int, stride: int, padding: int, dilation: int, ceil: bool) -> int | None:
+    if min(kernel, stride, dilation) <= 0 or not 0 <= padding <= kernel // 2:
         return None
-    windows = (size + 2 * padding - kernel + (stride - 1 if ceil_mode else 0)) // stride + 1
+    windows = (size + 2 * padding - dilation * (kernel - 1) - 1 + (stride - 1 if ceil else 0)) // stride + 1
     # A last window must begin within the input or the padding before it.
-    return windows - 1 if ceil_mode and (windows - 1) * stride >= size + padding else windows
+    return windows - 1 if ceil and (windows - 1) * stride >= size + padding else windows
 
 
 def _adaptive_average(axes: int) -> Patch:
     op = f"_adaptive_avg_pool{axes}d_backward"
-
-    def example(device: Any) -> tuple[Any, ...]:
-        return torch.ones(1, *[2] * axes, device=device), torch.ones(1, *[3] * axes, device=device)
-
     return Patch(
         identity=f"adaptive-avg-pool{axes}d",
         what=f"adaptive_avg_pool{axes}d (gradient)",
         overloads=(op,) if axes == 2 else (op, "adaptive_avg_pool3d_backward.grad_input"),
         run=adaptive_average_gradient(axes),
         supports=_adaptive_average_supports(axes),
-        example=example,
+        example=lambda device: tuple(torch.ones(1, *[size] * axes, device=device) for size in (2, 3)),
     )
 
 
 def _average_window_example(device: Any) -> tuple[Any, ...]:
-    return (
-        torch.ones(1, 2, 2, 2, device=device),
-        torch.ones(1, 4, 4, 4, device=device),
-        [2],
-        [2],
-        [0],
-        False,
-        True,
-        None,
-    )
+    windows = [2], [2], [0], False, True, None
+    return torch.ones(1, 2, 2, 2, device=device), torch.ones(1, 4, 4, 4, device=device), *windows
 
 
-def _added_at_indices(
-    grad_output: torch.Tensor, given: torch.Tensor, indices: torch.Tensor, axes: int, keeps_format: bool
-) -> torch.Tensor:
-    """Add up the gradients within each plane of the last `axes` dimensions."""
-    plane, planes = math.prod(given.shape[-axes:]), math.prod(given.shape[:-axes])
-    starts = torch.arange(planes, device=given.device).unsqueeze(1) * plane
-    keys = (indices.reshape(planes, math.prod(indices.shape[-axes:])) + starts).reshape(-1)
-    values = grad_output.to(accumulation_dtype(given.dtype)).reshape(-1, 1)
-    total = sum_by_key(keys, values, planes * plane)
-    memory_format = suggested_format(given) if keeps_format else torch.contiguous_format
-    return total.view(given.shape).to(given.dtype).contiguous(memory_format=memory_format)
+def _keys(indices: torch.Tensor, axes: int, planes: int, plane: int) -> torch.Tensor:
+    """Number the places of all planes of the last `axes` dimensions, given their numbers within each plane."""
+    starts = torch.arange(planes, device=indices.device).unsqueeze(1) * plane
+    return (indices.reshape(planes, math.prod(indices.shape[-axes:])) + starts).reshape(-1)
 
 
 def _max_gradient(axes: int, keeps_format: bool) -> Callable[..., torch.Tensor]:
+    """Make the function that adds up the gradients within each plane of the last `axes` dimensions."""
+
     def gradient(grad_output: torch.Tensor, given: torch.Tensor, *rest: Any) -> torch.Tensor:
-        return _added_at_indices(grad_output, given, rest[-1], axes, keeps_format)
+        plane, planes = math.prod(given.shape[-axes:]), math.prod(given.shape[:-axes])
+        values = grad_output.to(accumulation_dtype(given.dtype)).reshape(-1, 1)
+        total = sum_by_key(_keys(rest[-1], axes, planes, plane), values, planes * plane)
+        memory_format = suggested_format(given) if keeps_format else torch.contiguous_format
+        return total.view(given.shape).to(given.dtype).contiguous(memory_format=memory_format)
 
     return gradient
 
@@ -206,16 +193,9 @@ def _sizes_fit(input_size: list[int], output_size: list[int], parameters: tuple[
     if any(len(each) != len(input_size) for each in full):
         return False
     return output_size == [
-        _max_output_size(size, kernel, stride, padding, dilation, parameters[4])
+        _output_size(size, kernel, stride, padding, dilation, parameters[4])
         for size, kernel, stride, padding, dilation in zip(input_size, *full, strict=True)
     ]
-
-
-def _max_output_size(size: int, kernel: int, stride: int, padding: int, dilation: int, ceil: bool) -> int | None:
-    if min(kernel, stride, dilation) <= 0 or not 0 <= padding <= kernel // 2:
-        return None
-    windows = (size + 2 * padding - dilation * (kernel - 1) - 1 + (stride - 1 if ceil else 0)) // stride + 1
-    return windows - 1 if ceil and (windows - 1) * stride >= size + padding else windows
 
 
 def _max_example(axes: int, *parameters: Any) -> Callable[[Any], tuple[Any, ...]]:
@@ -247,10 +227,8 @@ def _unpool(axes: int) -> Callable[..., torch.Tensor]:
     def unpool(given: torch.Tensor, indices: torch.Tensor, output_size: list[int], *rest: Any) -> torch.Tensor:
         lead = list(given.shape[:-axes])
         plane, planes = math.prod(output_size), math.prod(lead)
-        starts = torch.arange(planes, device=given.device).unsqueeze(1) * plane
-        keys = (indices.reshape(planes, math.prod(given.shape[-axes:])) + starts).reshape(-1)
         result = torch.zeros(planes * plane, dtype=given.dtype, device=given.device)
-        write_last(result, keys, given.reshape(-1))
+        write_last(result, _keys(indices, axes, planes, plane), given.reshape(-1))
         on_cpu = given.device.type == "cpu" and axes == 2
         memory_format = suggested_format(given) if on_cpu else torch.contiguous_format
         return result.view(*lead, *output_size).contiguous(memory_format=memory_format)

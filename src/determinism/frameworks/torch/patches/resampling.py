@@ -220,17 +220,16 @@ def _padding_supports(axes: int, reflect: bool) -> Callable[..., bool]:
 
 def _padding_patch(kind: str, along_axis: AlongAxis, axes: int) -> Patch:
     op = f"{kind}_pad{axes}d_backward"
-
-    def example(device: Any) -> tuple[Any, ...]:
-        return torch.ones(1, *[5] * axes, device=device), torch.ones(1, *[3] * axes, device=device), [1] * (2 * axes)
-
     return Patch(
         identity=f"{kind}-pad{axes}d",
         what=f"{kind}_pad{axes}d (gradient)",
         overloads=(op, f"{op}.grad_input"),
         run=_padding_gradient(along_axis, axes),
         supports=_padding_supports(axes, kind == "reflection"),
-        example=example,
+        example=lambda device: (
+            *(torch.ones(1, *[size] * axes, device=device) for size in (5, 3)),
+            [1] * (2 * axes),
+        ),
     )
 
 

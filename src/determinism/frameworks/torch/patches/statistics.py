@@ -56,14 +56,6 @@ def _bincount_supports(given: torch.Tensor, weights: torch.Tensor | None = None,
     return minlength >= 0 and (given.numel() == 0 or int(given.min()) >= 0)
 
 
-def _histc_example(device: Any) -> tuple[Any, ...]:
-    return torch.arange(4.0, device=device), 2, 0, 3
-
-
-def _bincount_example(device: Any) -> tuple[Any, ...]:
-    return torch.zeros(2, dtype=torch.int64, device=device), torch.ones(2, device=device)
-
-
 # `cumsum` of a single row: in blocks, each summed by one group of threads, and each block's start added at the end. If there are several rows,
 # stock GPU kernels sum each in a fixed order. A single row is cut into parts, and how their sums are passed on depends on timing, unless
 # deterministic mode selects another kernel. So a single row is made into several.
@@ -96,10 +88,6 @@ def _cumsum_supports(given: torch.Tensor, dim: int, *, dtype: torch.dtype | None
         and -given.dim() <= dim < given.dim()
         and given.shape[dim] == given.numel() > 1
     )
-
-
-def _cumsum_example(device: Any) -> tuple[Any, ...]:
-    return torch.ones(3, device=device), 0
 
 
 _ORDERED = frozenset(
@@ -154,10 +142,6 @@ def _kthvalue_supports(given: torch.Tensor, k: int, dim: int = -1, keepdim: bool
     return _holds_along(given, dim) and 1 <= k <= (given.shape[dim] if given.dim() else 1)
 
 
-def _selection_example(*parameters: int) -> Callable[[Any], tuple[Any, ...]]:
-    return lambda device: (torch.arange(3.0, device=device), *parameters)
-
-
 def _patch(name: str, overload: str, run: Any, supports: Any, *parameters: int) -> Patch:
     return Patch(
         identity=name,
@@ -166,7 +150,7 @@ def _patch(name: str, overload: str, run: Any, supports: Any, *parameters: int) 
         overloads=(overload,),
         run=run,
         supports=supports,
-        example=_selection_example(*parameters),
+        example=lambda device: (torch.arange(3.0, device=device), *parameters),
     )
 
 
@@ -177,7 +161,7 @@ PATCHES = (
         overloads=("histc", "histc.out"),
         run=histc,
         supports=_histc_supports,
-        example=_histc_example,
+        example=lambda device: (torch.arange(4.0, device=device), 2, 0, 3),
     ),
     Patch(
         identity="bincount",
@@ -185,7 +169,7 @@ PATCHES = (
         overloads=("bincount",),
         run=bincount,
         supports=_bincount_supports,
-        example=_bincount_example,
+        example=lambda device: (torch.zeros(2, dtype=torch.int64, device=device), torch.ones(2, device=device)),
     ),
     Patch(
         identity="cumsum",
@@ -193,7 +177,7 @@ PATCHES = (
         overloads=("cumsum", "cumsum_", "cumsum.out"),
         run=cumsum,
         supports=_cumsum_supports,
-        example=_cumsum_example,
+        example=lambda device: (torch.ones(3, device=device), 0),
     ),
     _patch("median", "median.dim_values", median, _median_supports, 0),
     _patch("nanmedian", "nanmedian.dim_values", nanmedian, _median_supports, 0),
