@@ -32,6 +32,32 @@ def test_an_invalid_size_is_refused(text: str) -> None:
         Size().convert(text, None, None)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "processes", "is_refused"),
+    [
+        (["check"], "2", True),
+        (["golden", "create", "a.golden"], "2", True),
+        (["record", "-o", "trace"], "2", True),
+        (["record", "-o", "trace", "--part", "0"], "2", False),
+        (["check"], "1", False),
+        (["run"], "2", False),
+    ],
+)
+def test_runs_are_not_made_by_each_rank_of_a_launcher(
+    arguments: list[str], processes: str, is_refused: bool, tmp_path: Path
+) -> None:
+    program = ["--", sys.executable, "-c", "print('started')"]
+    rank = {**os.environ, "TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": processes, "RANK": "1"}
+    ended = subprocess.run(
+        [*COMMAND, *arguments, *program], cwd=tmp_path, env=rank, capture_output=True, text=True, check=False
+    )
+    assert ("nothing was run. Start torchrun with it instead: " in ended.stderr) is is_refused
+    assert ("started" in ended.stdout) is not is_refused
+    if is_refused:
+        assert ended.returncode == 2
+        assert not list(tmp_path.iterdir())
+
+
 @pytest.fixture
 def traces(tmp_path: Path) -> list[str]:
     return [str(write(tmp_path / "one")), str(write(tmp_path / "two"))]

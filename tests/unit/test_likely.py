@@ -353,6 +353,23 @@ def test_the_upstream_line_is_named_unless_it_is_seeded_or_ordered(name: str, tm
     assert named(tmp_path / "twin", mended) == (None, False)
 
 
+def test_what_a_name_is_assigned_later_is_no_origin_of_its_first_value(tmp_path: Path) -> None:
+    text = """
+        import time
+        import numpy as np
+        seed = int(time.time())  # origin
+        params = init(PRNGKey(seed))  # used
+        order = np.arange(8)
+        if len(params) > 9:
+            np.random.shuffle(order)
+        params = update(params, rows[order])
+        """
+    assert named(tmp_path, text) == ("clock", True)
+    (tmp_path / "added").mkdir()
+    added = text.replace("params = init(PRNGKey(seed))", "params += init(PRNGKey(seed))")
+    assert named(tmp_path / "added", added) == ("seed-missing-numpy", False)
+
+
 def test_an_unseeded_generator_is_likely_missing_its_seed(tmp_path: Path) -> None:
     text = """
     import torch

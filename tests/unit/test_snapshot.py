@@ -210,9 +210,57 @@ def test_a_cached_function_starts_empty_again() -> None:
 
     first, second, third = restored(run)
     assert first == second == third
+
+
+@pytest.mark.parametrize("maxsize", [None, 128])
+def test_results_that_a_function_had_cached_before_are_kept(maxsize: int | None) -> None:
+    @functools.lru_cache(maxsize)
+    def kept(_: int) -> list[float]:
+        return [random.random()]
+
+    earlier = kept(1)
+    values = list(earlier)
+
+    def run() -> list[float]:
+        kept(1).append(0.0)
+        return list(kept(1))
+
+    assert restored(run)[:2] == ([*values, 0.0],) * 2
+    assert kept(1) is earlier
+
+
+def test_results_that_a_call_adds_to_an_unlimited_cache_are_removed() -> None:
+    @functools.cache
+    def draw(_: int) -> float:
+        return random.random()
+
+    earlier = draw(1)
+    first, second, third = restored(lambda: (draw(1), draw(2), draw(2), draw(1)))
+    assert first == second == third
+    assert first[0] == first[3] == earlier
+
+
+def test_a_limited_cache_is_emptied_only_if_its_earlier_results_were_not_used() -> None:
+    @functools.lru_cache
+    def draw(_: int) -> float:
+        return random.random()
+
     draw(1)
-    with pytest.raises(StateError, match=r"closure\['draw'\].*cached results"):
-        Snapshot.take(run, (), {})
+    first, second, third = restored(lambda: draw(2))
+    assert first == second == third
+    draw(1)
+    with pytest.raises(StateError, match=r"closure\['draw'\] cannot be restored.*new results.*cache_clear"):
+        restored(lambda: (draw(2), draw(1), draw(3)))
+
+
+def test_a_cached_result_that_cannot_be_copied_is_named() -> None:
+    @functools.cache
+    def batches(_: str) -> Any:
+        return iter([1])
+
+    batches("train")
+    with pytest.raises(StateError, match=r"closure\['batches'\]\(\)\['train'\] is of type list_iterator"):
+        Snapshot.take(lambda: batches, (), {})
 
 
 def test_other_named_objects_are_restored_and_named_in_refusals() -> None:

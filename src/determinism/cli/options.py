@@ -380,9 +380,32 @@ def verdict_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return strict(failure_option(report_options(function)))
 
 
+_FOR_EACH_RANK = ("run", "doctor")
+"""Commands that make no recording, so that each rank may be started by its own."""
+
+
+def _require_single(context: click.Context, program: tuple[str, ...]) -> None:
+    """Refuse to make runs in each of several ranks: they would meet the other ranks' runs, and write to the same folders."""
+    processes = os.environ.get("WORLD_SIZE", "1")
+    is_rank = "TORCHELASTIC_RUN_ID" in os.environ and processes != "1"
+    if not is_rank or context.info_name in _FOR_EACH_RANK or context.params.get("part") is not None:
+        return
+    raise click.UsageError(
+        f"torchrun started this command in each of {processes} processes, and each would make runs of its own, so nothing was run. "
+        f"Start torchrun with it instead: {context.command_path} ... -- torchrun ... {shlex.join(program[-1:])}"
+    )
+
+
 def _as_command(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
-    """Prepend `python` to a Python script that was given without it, and say so."""
-    if context.resilient_parsing or not value or not value[0].endswith(".py"):
+    """Prepend `python` to a Python script that was given without it, and say so.
+
+    Raises:
+        click.UsageError: `torchrun` started this command in several processes, each of which would make runs.
+    """
+    if context.resilient_parsing or not value:
+        return value
+    _require_single(context, value)
+    if not value[0].endswith(".py"):
         return value
     from determinism.launch.interpreter import with_python
 

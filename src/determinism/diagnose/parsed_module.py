@@ -337,12 +337,13 @@ def iterates_range(node: ast.AST) -> bool:
 
 
 def own_expressions(statement: ast.AST) -> Iterator[ast.AST]:
-    """Yield a statement's own expressions, without those of nested statements."""
+    """Yield a statement's own expressions, without those of nested statements and names that it only assigns."""
+    reads_all = isinstance(statement, ast.AugAssign)
     for child in ast.iter_child_nodes(statement):
-        if isinstance(child, ast.expr):
-            yield child
-        elif isinstance(child, ast.withitem):
-            yield child.context_expr
+        part = child.context_expr if isinstance(child, ast.withitem) else child
+        is_read = reads_all or isinstance(part, ast.Subscript) or not isinstance(getattr(part, "ctx", None), ast.Store)
+        if isinstance(part, ast.expr) and is_read:
+            yield part
 
 
 def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:

@@ -296,7 +296,11 @@ def of_environments(text: Text) -> Iterator[Finding]:
         for call in calls
         if given_to(call)
     )
-    if seeds or any(call.args or call.keywords for call in resets):
+    if (
+        seeds
+        or any(call.args or call.keywords for call in resets)
+        or any(_passes_on_seed(text, call) for call in calls)
+    ):
         return
     for call in resets:
         owner = call.func.value if isinstance(call.func, ast.Attribute) else None
@@ -305,6 +309,20 @@ def of_environments(text: Text) -> Iterator[Finding]:
             message = "The environment is never given a seed, so it starts from random bytes of the operating system. Use reset(seed=...)."
             yield text.finding("generator-unseeded", Severity.DIFFERS, message, call)
             return
+
+
+def _passes_on_seed(text: Text, call: ast.Call) -> bool:
+    """Whether a function of another file that makes an environment is given a seed, and may set it."""
+    is_own = isinstance(call.func, ast.Name) and call.func.id in text.program.functions
+    is_of_library = text.module.dotted(call.func).partition(".")[0] in _ENVIRONMENTS
+    if is_own or is_of_library or "env" not in last_part(call.func).lower():
+        return False
+    given = [*call.args, *(one.value for one in call.keywords)]
+    names = [one.arg or "" for one in call.keywords]
+    names += [
+        last_part(node) for value in given for node in ast.walk(value) if isinstance(node, ast.Name | ast.Attribute)
+    ]
+    return any("seed" in name.lower() for name in names)
 
 
 def _makes_environment(text: Text, module: Module, value: ast.AST) -> bool:

@@ -6,6 +6,7 @@ Each function here takes an object and returns its `Contents`, whose `restore` b
 from __future__ import annotations
 
 import copyreg
+import gc
 import random
 import sys
 import warnings
@@ -95,6 +96,40 @@ def bytes_contents(thing: bytearray | array[Any]) -> list[Contents]:
         thing[:] = copied
 
     return [Contents(restore)]
+
+
+def cache_contents(cached: Any) -> Contents:
+    """The results that a function with `functools.lru_cache` has kept."""
+    before = cached.cache_info()
+    if not before.currsize:
+        return Contents(cached.cache_clear)
+    held = gc.get_referents(cached)
+    own = (cached.__dict__, cached.__wrapped__)
+    if before.maxsize is None:
+        # This kind keeps its results in a plain dict, which is copied like any other.
+        return Contents(
+            children=[("()", one) for one in held if type(one) is dict and one is not own[0]], template="{}"
+        )
+    has_cleared = False
+
+    def restore() -> None:
+        nonlocal has_cleared
+        now = cached.cache_info()
+        if now.misses == before.misses and not has_cleared:
+            return
+        if now.hits > before.hits and not has_cleared:
+            raise ValueError("it has kept new results besides those that it had (`cache_clear()` empties it)")
+        # None of its earlier results was used.
+        cached.cache_clear()
+        has_cleared = True
+
+    links = [
+        one
+        for one in held
+        if type(one) is dict and {type(link).__name__ for link in one.values()} == {"_lru_list_elem"}
+    ]
+    results = [("()", one) for one in held if all(one is not mine for mine in (*own, *links))]
+    return Contents(restore, results, "{}")
 
 
 # The values of names: attributes of objects and classes, names of modules, and the cells of a closure.

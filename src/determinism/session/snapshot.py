@@ -52,6 +52,7 @@ from determinism.frameworks.snapshots import Contents, FrameworkState, loaded_fr
 from determinism.session.contents import (
     attribute_contents,
     bytes_contents,
+    cache_contents,
     cell_contents,
     class_contents,
     context_variable_contents,
@@ -550,11 +551,7 @@ class _Reachable:
         inner = wrapper.__wrapped__
         self._expand(trail, Contents(children=[("__wrapped__", inner)]), lenient=lenient)
         if isinstance(inner, FunctionType) and self._ownership.is_user_function(inner):
-            if wrapper.cache_info().currsize:
-                raise _refused(
-                    wrapper, trail.text(), "whose cached results cannot be copied (`cache_clear()` empties it)"
-                )
-            self.contents.append((trail, Contents(wrapper.cache_clear)))
+            self._add(trail, cache_contents(wrapper), lenient)
 
     def _add(self, trail: Trail | None, contents: Contents, lenient: bool, in_library: bool = False) -> None:
         self.contents.append((trail or Trail(None, contents.template, "..."), contents))
