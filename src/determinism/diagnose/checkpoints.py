@@ -31,8 +31,8 @@ NOT_TAKEN_UP = {
 
 
 NOT_LOADED = (
-    "The code that saves calls {save}, but the resumed run did not continue with the result. Check that it is in the file, and load it "
-    "with {load}, or use {whole}."
+    "The code that saves contains a call of {save}, but the resumed run did not continue with a result of it. Check that the call is reached "
+    "and its result is in the file, and load it with {load}, or use {whole}."
 )
 
 _WAYS_TO_SAVE = {
@@ -156,6 +156,13 @@ CARRIED_ARRAYS = (
     "use determinism.state.capture(values=values) and determinism.state.restore(state, values=values)."
 )
 """Advice for a carried tensor in frameworks that cannot distinguish it from other arrays."""
+
+ONLY_READ = (
+    "Nothing that was trained or saved differs: only numbers that the program reads do, such as a running loss for its log. If they matter, "
+    "save this tensor and continue with it, or save where the program sets it back to zero; with the Trainer of Hugging Face, at a multiple "
+    "of logging_steps."
+)
+"""Advice for a carried tensor that only numbers are read from."""
 
 
 def fix(identifier: str) -> str:
