@@ -191,7 +191,11 @@ def missing_entries(comparison: Comparison) -> Iterator[Entry]:
             yield Entry(_IN_VAIN)
     site = comparison.missing[0].site
     if site is None:
-        seen = "torch.save or determinism.state" if "torch" in comparison.recorded.frameworks else "determinism.state"
+        seen = (
+            "torch.save, safetensors.torch or determinism.state"
+            if "torch" in comparison.recorded.frameworks
+            else "determinism.state"
+        )
         yield Entry(f"The line that saves is not known: nothing was saved through {seen}.", "saved at")
         return
     yield Entry(frame_text(site), "saved at")

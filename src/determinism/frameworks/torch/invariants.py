@@ -20,9 +20,9 @@ from torch import serialization
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from determinism.frameworks.torch.edges import READ, InputEdges, Stream
-from determinism.frameworks.torch.hooks import LOADERS, loaded_tensors
+from determinism.frameworks.torch.hooks import LOADERS
 from determinism.frameworks.torch.recorder import RecordMaker, Threads
-from determinism.frameworks.torch.tensor_bytes import is_without_values, leaves, plain_parts
+from determinism.frameworks.torch.tensor_bytes import is_without_values, leaves, loaded_tensors, plain_parts
 from determinism.frameworks.wrapping import Undo, wrap
 from determinism.import_hook import after_import
 from determinism.trace.schema import (

@@ -249,7 +249,7 @@ class Session(AdapterSession):
     def _install_ops(self) -> None:
         threads = self.threads
         self._undo += hooks.watch_escapes(threads, self.note_racy)
-        self._undo += hooks.watch_loading(threads)
+        self._undo += [*hooks.watch_loading(threads), hooks.watch_safetensors(threads, self._folders.failed)]
         keeps_lines = self._spec.capture is not None and self._spec.capture["op"].startswith("inductor::")
         self._undo.append(watch_compiled_graphs(threads, self._folders.failed, self.note_racy, keeps_lines=keeps_lines))
         self._undo.append(watch_triton_kernels(threads, self._folders.failed))
