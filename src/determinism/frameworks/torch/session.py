@@ -103,7 +103,7 @@ class ProcessRequests:
 
     def step_ended(self) -> None:
         """Note that a step of the main thread ended."""
-        for one in (self._kept, self._watched):
+        for one in (self._kept, self._put_back, self._watched):
             if one is not None:
                 one.step_ended()
 
@@ -128,7 +128,7 @@ class ProcessRequests:
 
     def _entered(self, recorder: Recorder, module: torch.nn.Module, arguments: Any) -> None:
         if self._put_back is not None:
-            recorder.run_unrecorded(self._put_back.module_called)
+            recorder.run_unrecorded(self._put_back.module_called, module)
         if self._rows is not None:
             self._rows.entered(recorder, module, arguments)
         if self._marks is not None:
