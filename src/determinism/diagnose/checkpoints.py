@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -180,6 +182,68 @@ def _filled(advice: str, part: Part) -> str:
     return advice.format(save=part.save, load=part.load, whole=whole)
 
 
+# Names the callback of ours for the trainer that a program uses.
+
+_GENERATORS = frozenset({"rng-torch", "rng-python", "rng-numpy"})
+
+
+class _Callback(NamedTuple):
+    """A callback that puts the generators into the checkpoints of a trainer."""
+
+    packages: tuple[str, ...]
+    module: str
+    resumes_loader: bool
+    """Whether it restores the position in the epoch, with a loader of `determinism.state.resumable`."""
+
+
+_CALLBACKS = (
+    _Callback(("lightning", "pytorch_lightning"), "determinism.integrations.lightning", resumes_loader=True),
+    # This trainer skips the batches before the checkpoint itself.
+    _Callback(("transformers",), "determinism.integrations.hugging_face", resumes_loader=False),
+)
+_MOST_FILES = 64
+
+
+def callback_advice(identifier: str, files: Iterable[str]) -> str:
+    """Name our callback if it saves a part for the trainer that a program uses; empty if there is none, or it is used already.
+
+    Args:
+        identifier: The part.
+        files: The files of the program, the rest of which may be unknown.
+    """
+    if identifier not in _GENERATORS and identifier != "sampler-position":
+        return ""
+    imported: set[str] = set()
+    has_trainer = False
+    for file in itertools.islice(files, _MOST_FILES):
+        tree = _tree_of(file)
+        for node in () if tree is None else ast.walk(tree):
+            if isinstance(node, ast.Import):
+                imported.update(one.name for one in node.names)
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                imported.add(node.module or "")
+            elif isinstance(node, ast.Call):
+                has_trainer |= ast.unparse(node.func).endswith("Trainer")
+    for callback in _CALLBACKS if has_trainer else ():
+        if not any(name.partition(".")[0] in callback.packages for name in imported):
+            continue
+        if any(name.startswith("determinism.integrations") for name in imported):
+            return ""
+        if identifier in _GENERATORS:
+            return f" Or give the Trainer the DeterminismCallback of {callback.module}, which saves and restores the generators."
+        if callback.resumes_loader:
+            return f" With the DeterminismCallback of {callback.module}, the resumable loader is all that you need."
+    return ""
+
+
+def _tree_of(file: str) -> ast.Module | None:
+    """The parsed file; None if it cannot be read."""
+    try:
+        return ast.parse(Path(file).read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError, RecursionError):
+        return None
+
+
 def is_saved_by(identifier: str, file: str, line: int) -> bool:
     """Whether the function that saves (or its file, if there is none) also saves the state of a part; False if it cannot be read.
 
@@ -191,10 +255,8 @@ def is_saved_by(identifier: str, file: str, line: int) -> bool:
     written = _WAYS_TO_SAVE.get(identifier)
     if written is None:
         return False
-    try:
-        text = Path(file).read_text(encoding="utf-8")
-        tree = ast.parse(text)
-    except (OSError, ValueError, SyntaxError, RecursionError):
+    tree = _tree_of(file)
+    if tree is None:
         return False
     around = [
         node

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from determinism.diagnose.checkpoints import (
     NOT_TAKEN_UP,
     ONLY_READ,
     PUT_BACK_TOO_EARLY,
+    callback_advice,
     fix,
     fix_of_loading,
     is_saved_by,
@@ -439,6 +441,12 @@ def unsaved(process: ResumedProcess, *, is_only_read: bool = False) -> list[Miss
 
 
 def _missing(identifier: str, site: Frame | None, search: _Search) -> Missing:
+    found = _missing_part(identifier, site, search)
+    files = dict.fromkeys(frame.file for frame in search.frames)
+    return replace(found, fix=f"{found.fix}{callback_advice(identifier, files)}")
+
+
+def _missing_part(identifier: str, site: Frame | None, search: _Search) -> Missing:
     is_put_back = identifier in search.generators.put_back
     if not is_put_back and site is not None and is_saved_by(identifier, site.file, site.line):
         # For a part that has a state_dict, its own advice covers what else may be wrong.
@@ -494,6 +502,8 @@ class _Search:
         self.generators = GeneratorSearch(process, self._full, self._resumed, self.record)
         self.mode: Mode | None = None
         """How the model's mode differs, if it does."""
+        self.frames = process.first.names.frames
+        """The frames of the program in the run that saved."""
         self.is_only_read = False
         """Whether nothing differs but numbers that the program reads."""
         self.absent: dict[str, list[str]] = {}
