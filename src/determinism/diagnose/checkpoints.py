@@ -182,7 +182,7 @@ def _filled(advice: str, part: Part) -> str:
     return advice.format(save=part.save, load=part.load, whole=whole)
 
 
-# Names the callback of ours for the trainer that a program uses.
+# Names the callback for the trainer that a program uses.
 
 _GENERATORS = frozenset({"rng-torch", "rng-python", "rng-numpy"})
 

@@ -420,7 +420,7 @@ class ResumeCheck:
         Args:
             trial: The trial.
             full: The full run; None to make one for the trial.
-            may_read: Whether only numbers that the program reads may differ. A running loss for a log is no part of a checkpoint.
+            may_read: Whether only numbers that the program reads may differ. A running loss for a log need not be in a checkpoint.
         """
         try:
             tried = self._try(trial, full)
