@@ -59,6 +59,10 @@ def test_missing_state_is_named_with_its_line(tmp_path: Path, part: str, identif
     assert ("not restored" if part == "rng" else "not saved") in finished.text and "saved at" in finished.text
     (fix,) = report["fixes"]
     assert fix["id"] == identifier and "saved[" in fix["code"]
+    # The report is kept beside the traces, for `determinism report`.
+    (kept,) = (tmp_path / ".determinism").glob("*/report.json")
+    assert json.loads(kept.read_text(encoding="utf-8"))["missing"] == report["missing"]
+    assert f"determinism report -v {kept.parent.relative_to(tmp_path)}" in " ".join(finished.text.split())
     # Only the program itself can save an optimizer; a generator can be restored from outside.
     assert fix["verified"] is (part == "rng") is ("Verified: " in finished.text)
 

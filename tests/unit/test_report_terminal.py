@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from determinism.comparison.divergence import Cause, Fix, Status
-from determinism.comparison.result import BlindSpot, Recorded
+from determinism.comparison.result import BlindSpot, Missing, Recorded, ResumeFindings
 from determinism.report.document import document
 from determinism.report.terminal import render
 from tests.builders import (
@@ -176,3 +176,20 @@ def test_a_message_that_is_too_long_is_cut() -> None:
     lines = lines_of(make_inconclusive("word " * 10_000), 80)
     assert lines[5].endswith("...")
     assert all(line.startswith(("Inconclusive: word", "word")) for line in lines[:6])
+
+
+def test_a_message_is_cut_between_words() -> None:
+    words = [f"word-{number:04}" for number in range(1000)]
+    lines = lines_of(make_inconclusive(" ".join(words)), 76)
+
+    assert lines[5].endswith("...")
+    assert set(" ".join(lines[:6]).removeprefix("Inconclusive: ").removesuffix("...").split()) < set(words)
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_advice_about_a_checkpoint_is_shown_as_a_whole(width: int) -> None:
+    advice = " ".join(f"word-{number:04}" for number in range(100))
+    missing = [Missing("rng-torch", make_frame(), advice)]
+    text = " ".join(line.strip() for line in lines_of(make_different(resume=ResumeFindings(missing)), width))
+
+    assert advice in text

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from determinism.comparison.divergence import Diagnosis
+from determinism.comparison.divergence import Diagnosis, Visible
 from determinism.comparison.result import Comparison, Missing, Recorded, ResumeFindings, Trouble
 from determinism.diagnose.checkpoints import PARTS, fix
 from determinism.report.document import document
@@ -16,6 +16,9 @@ from determinism.report.story import missing_entries
 from determinism.resume.compare import order_of_divergence
 from determinism.resume.launch import (
     MOMENTS,
+    ResumeCheck,
+    ResumeRequest,
+    ResumeTrial,
     after_trials,
     fix_of_trial,
     fixes_of,
@@ -25,6 +28,8 @@ from determinism.resume.launch import (
 from determinism.resume.observed import ResumedProcess
 from determinism.types import Verdict
 from tests.builders import make_different, make_divergence, make_frame
+
+READ = Visible(8, "value read by item()", make_frame())
 
 
 def lacking(*identifiers: str) -> list[Missing]:
@@ -117,6 +122,29 @@ def test_an_unsuccessful_restore_is_reported() -> None:
 
         is_said = any("but the resumed run was not equal" in text for text in texts)
         assert is_said is missing[0].is_tried_in_vain
+
+
+@pytest.mark.parametrize("only_reads", [True, False])
+def test_a_running_loss_that_is_only_logged_does_not_refute_a_fix(only_reads: bool) -> None:
+    """The trial of the whole program, whose first difference was a generator, ends with only such a difference."""
+    check = ResumeCheck(ResumeRequest())
+    trial = ResumeTrial("generators restored")
+    left = make_different(resume=ResumeFindings(only_reads_differ=only_reads), first_visible=READ)
+    check._try = lambda *_: left  # type: ignore[method-assign]
+
+    assert check._is_cured(trial, None, may_read=True) is only_reads
+    assert check._still_read == (READ if only_reads else None)
+    # The runs differed in no more than that before, so the trial changed nothing.
+    assert check._is_cured(trial, None) is False
+
+
+def test_what_is_still_read_differently_is_said() -> None:
+    missing = lacking("rng-torch")
+    comparison = make_different(resume=ResumeFindings(missing, still_read=READ), fixes=fixes_of(missing, verified=True))
+    (text,) = (entry.text for entry in missing_entries(comparison) if entry.text.startswith("Verified: "))
+
+    assert "everything that the resumed run trained or saved was equal" in text
+    assert "first a value read by item() at " in text and ":41: a running loss" in text
 
 
 def test_within_a_step_the_forward_phase_comes_first() -> None:

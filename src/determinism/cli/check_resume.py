@@ -50,11 +50,13 @@ def check_resume(program: tuple[str, ...], reports: Reports, **options: Any) -> 
 
     Exit status: 0 same, 1 different, 2 trouble or inconclusive, 130 if Ctrl-C ended it.
     """
-    from determinism.cli.ending import ProgressLine, conclude, reporting
+    from determinism.cli.ending import ProgressLine, conclude, keep_report, reporting
     from determinism.resume.launch import ResumeCheck, ResumeRequest
+    from determinism.types import Verdict
 
     line = ProgressLine()
     running = ResumeCheck(ResumeRequest(program=program, **options), line.announce, line.say)
     with reporting(reports, lambda: running.runs), line:
         comparison = running.run()
-    conclude(comparison, reports, running.interrupt_status)
+    kept = keep_report(comparison, running.folder) if comparison.verdict is Verdict.DIFFERENT else None
+    conclude(comparison, reports, running.interrupt_status, kept=kept)

@@ -250,6 +250,10 @@ class ResumeFindings:
 
     missing: Sequence[Missing] = ()
     """What the checkpoint is known to lack."""
+    only_reads_differ: bool = False
+    """Whether the resumed run certainly trained and saved the same, and only numbers that the program reads differ."""
+    still_read: Visible | None = None
+    """The first number that was still read differently when what is missing was restored; nothing trained or saved differed then."""
 
 
 @dataclass(frozen=True)

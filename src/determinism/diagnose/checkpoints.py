@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from determinism.diagnose.parsed_module import Function, Module
@@ -32,8 +34,8 @@ NOT_TAKEN_UP = {
 
 
 NOT_LOADED = (
-    "The code that saves calls {save}, but the resumed run did not continue with the result. Check that it is in the file, and load it "
-    "with {load}, or use {whole}."
+    "The code that saves contains a call of {save}, but the resumed run did not continue with a result of it. Check that the call is reached "
+    "and its result is in the file, and load it with {load}, or use {whole}."
 )
 
 _WAYS_TO_SAVE = {
@@ -158,6 +160,13 @@ CARRIED_ARRAYS = (
 )
 """Advice for a carried tensor in frameworks that cannot distinguish it from other arrays."""
 
+ONLY_READ = (
+    "Nothing that was trained or saved differs: only numbers that the program reads do, such as a running loss for its log. If they matter, "
+    "save this tensor and continue with it, or save where the program sets it back to zero; with the Trainer of Hugging Face, at a multiple "
+    "of logging_steps."
+)
+"""Advice for a carried tensor that only numbers are read from."""
+
 
 def fix(identifier: str) -> str:
     """Say what to write to save a part."""
@@ -172,6 +181,60 @@ def fix_of_loading(identifier: str) -> str:
 def _filled(advice: str, part: Part) -> str:
     whole = f"determinism.state.capture({part.state}) and determinism.state.restore(state{', ' if part.state else ''}{part.state})"
     return advice.format(save=part.save, load=part.load, whole=whole)
+
+
+# Names the callback for the trainer that a program uses.
+
+_GENERATORS = frozenset({"rng-torch", "rng-python", "rng-numpy"})
+
+
+class _Callback(NamedTuple):
+    """A callback that puts the generators into the checkpoints of a trainer."""
+
+    packages: tuple[str, ...]
+    module: str
+    resumes_loader: bool
+    """Whether it restores the position in the epoch, with a loader of `determinism.state.resumable`."""
+
+
+_CALLBACKS = (
+    _Callback(("lightning", "pytorch_lightning"), "determinism.integrations.lightning", resumes_loader=True),
+    # This trainer skips the batches before the checkpoint itself.
+    _Callback(("transformers",), "determinism.integrations.hugging_face", resumes_loader=False),
+)
+_MOST_FILES = 64
+
+
+def callback_advice(identifier: str, files: Iterable[str]) -> str:
+    """Name our callback if it saves a part for the trainer that a program uses; empty if there is none, or it is used already.
+
+    Args:
+        identifier: The part.
+        files: The files of the program, the rest of which may be unknown.
+    """
+    if identifier not in _GENERATORS and identifier != "sampler-position":
+        return ""
+    imported: set[str] = set()
+    has_trainer = False
+    for file in itertools.islice(files, _MOST_FILES):
+        module = Module.read(file)
+        for node in () if module is None else module.nodes:
+            if isinstance(node, ast.Import):
+                imported.update(one.name for one in node.names)
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                imported.add(node.module or "")
+            elif isinstance(node, ast.Call):
+                has_trainer |= ast.unparse(node.func).endswith("Trainer")
+    for callback in _CALLBACKS if has_trainer else ():
+        if not any(name.partition(".")[0] in callback.packages for name in imported):
+            continue
+        if any(name.startswith("determinism.integrations") for name in imported):
+            return ""
+        if identifier in _GENERATORS:
+            return f" Or give the Trainer the DeterminismCallback of {callback.module}, which saves and restores the generators."
+        if callback.resumes_loader:
+            return f" With the DeterminismCallback of {callback.module}, the resumable loader is all that you need."
+    return ""
 
 
 def is_saved_by(identifier: str, file: str, line: int) -> bool:

@@ -160,6 +160,11 @@ _NEVER_SAVED = frozenset({"training-mode", "optimizer-order"})
 
 _VERIFIED = "Verified: further runs restored it from outside, and the resumed run was equal to the full one."
 
+_VERIFIED_BUT_READ = (
+    "Verified: further runs restored it from outside, and everything that the resumed run trained or saved was equal to the full one. Only "
+    "numbers that the program reads still differed, first a {}: a running loss for a log, for instance, which the checkpoint need not hold."
+)
+
 _IN_VAIN = (
     "Not verified: further runs restored it from outside, but the resumed run was not equal. Something else is "
     "missing, too, and this may only be a consequence; or the program draws between that point and its first step."
@@ -183,17 +188,28 @@ def missing_entries(comparison: Comparison) -> Iterator[Entry]:
         yield Entry(PARTS[missing.identifier].title, label if is_first else "")
         yield Entry(missing.fix)
         if any(fix.identifier == missing.identifier and fix.verified for fix in comparison.fixes):
-            yield Entry(_VERIFIED)
+            yield Entry(_verified(comparison))
         if missing.is_tried_in_vain:
             yield Entry(_IN_VAIN)
     site = comparison.missing[0].site
     if site is None:
-        seen = "torch.save or determinism.state" if "torch" in comparison.recorded.frameworks else "determinism.state"
+        seen = (
+            "torch.save, safetensors.torch or determinism.state"
+            if "torch" in comparison.recorded.frameworks
+            else "determinism.state"
+        )
         yield Entry(f"The line that saves is not known: nothing was saved through {seen}.", "saved at")
         return
     yield Entry(frame_text(site), "saved at")
     if site.code.strip():
         yield Entry(site.code.strip(), is_code=True)
+
+
+def _verified(comparison: Comparison) -> str:
+    read = None if comparison.resume is None else comparison.resume.still_read
+    if read is None:
+        return _VERIFIED
+    return _VERIFIED_BUT_READ.format(f"{read.what}{f' at {line_text(read.site)}' if read.site is not None else ''}")
 
 
 def _label(missing: Missing) -> str:

@@ -31,6 +31,8 @@ NARROWEST = 20
 WIDEST = 120
 MOST_LINES = 6
 """The most lines of one entry; the rest is cut."""
+_LONGEST_ADVICE = 1200
+"""How many characters of an entry that says what to do are shown, if that is more: half of it would be of no use."""
 _LONGEST_CODE = 400
 _INDENT = 4
 """Indentation of code below a sentence."""
@@ -82,7 +84,10 @@ def _entry_lines(entry: dict[str, Any], console: Console) -> Iterator[Text]:
     margin = MARGIN + LABEL_WIDTH
     if entry["is_code"] and not label:
         margin = CODE_MARGIN if entry["label"] else margin + _INDENT
-    lines = _wrapped(entry["text"], max(min(console.width, WIDEST) - margin, NARROWEST), console)
+    width = max(min(console.width, WIDEST) - margin, NARROWEST)
+    is_advice = not entry["is_code"] and entry["section"] in (Section.CAUSE, Section.FIX)
+    most = max(MOST_LINES, -(-_LONGEST_ADVICE // width)) if is_advice else MOST_LINES
+    lines = _wrapped(entry["text"], width, console, most)
     for number, line in enumerate(lines):
         first = f"{'':{MARGIN}}{label}{' ' * (margin - MARGIN - cell_len(label))}"
         laid = Text.assemble((" " * margin if number else first, "dim"), (line, _CODE if entry["is_code"] else ""))
@@ -97,12 +102,15 @@ def _style_of(line: str) -> str:
     return _REMOVED if line.startswith("-") and not line.startswith("---") else _CODE
 
 
-def _wrapped(text: str, width: int, console: Console) -> list[str]:
+def _wrapped(text: str, width: int, console: Console, most: int = MOST_LINES) -> list[str]:
     # Cut before wrapping, too: a string from a program may have any length.
-    lines = _lines_of_words(legible(text[: width * (MOST_LINES + 1)], console.encoding), width, console)
-    if len(lines) <= MOST_LINES:
+    lines = _lines_of_words(legible(text[: width * (most + 1)], console.encoding), width, console)
+    if len(lines) <= most:
         return lines
-    return [*lines[: MOST_LINES - 1], _cut(f"{lines[MOST_LINES - 1]}{' ' * width}", width)]
+    last = lines[most - 1]
+    while cell_len(last) > width - len("...") and " " in last:
+        last = last.rpartition(" ")[0]
+    return [*lines[: most - 1], _cut(f"{last}{' ' * width}", width)]
 
 
 def _cut(text: str, width: int) -> str:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from determinism.comparison.divergence import Fix
+from determinism.comparison.divergence import Fix, Visible
 from determinism.comparison.result import Comparison, Missing, ResumeFindings, RunSummary
 from determinism.diagnose.checkpoints import PARTS
 from determinism.errors import DeterminismError, LaunchError, UsageError
@@ -23,7 +23,7 @@ from determinism.launch.runs import end_search_early, may_run_further, without_t
 from determinism.redaction import redacted_text
 from determinism.resume.compare import compare_resumed, conclude_resumed
 from determinism.resume.observed import ResumedProcess
-from determinism.resume.unsaved import unsaved
+from determinism.resume.unsaved import only_reads_differ, unsaved
 from determinism.run_spec import RunSpec
 from determinism.trace.files import make_private_folder
 from determinism.trace.opening import open_trace
@@ -319,6 +319,13 @@ class ResumeCheck:
     runs: list[RunSummary] = field(default_factory=list)
     interrupt_status: int = field(default=0, init=False)
     """Exit status if the user interrupted the search for causes after the verdict was known; else 0."""
+    _still_read: Visible | None = field(default=None, init=False)
+    """What the program still read differently in the trial that otherwise made the runs equal."""
+
+    @property
+    def folder(self) -> Path:
+        """Where the traces and the report are, once `run` has made the folder."""
+        return self._output.path
 
     def run(self) -> Comparison:
         """Make the runs, compare them, name what the checkpoint lacks, and supply from outside what can be supplied.
@@ -365,11 +372,12 @@ class ResumeCheck:
             if self._may_try(comparison)
             else []
         )
-        outcomes = list(self._outcomes(trials, full))
-        missing = after_trials(comparison.missing or (), outcomes)
+        outcomes = list(self._outcomes(trials, full, may_read=not is_only_read(comparison)))
+        missing = tuple(after_trials(comparison.missing or (), outcomes))
         fixes = tuple(fixes_of(missing, verified=True in outcomes))
         diagnosis = replace(comparison.diagnosis, fixes=fixes)
-        return replace(comparison, resume=ResumeFindings(tuple(missing)), diagnosis=diagnosis)
+        resume = replace(comparison.resume or ResumeFindings(), missing=missing, still_read=self._still_read)
+        return replace(comparison, resume=resume, diagnosis=diagnosis)
 
     def _with_whole_trials(self, comparison: Comparison) -> Comparison:
         """Try settings for all three runs."""
@@ -382,23 +390,28 @@ class ResumeCheck:
     def _may_try(self, comparison: Comparison) -> bool:
         return comparison.verdict is not Verdict.SAME and may_run_further(self.request.explain, self.runs)
 
-    def _outcomes(self, trials: Sequence[ResumeTrial], full: Trace) -> Iterator[bool | None]:
+    def _outcomes(self, trials: Sequence[ResumeTrial], full: Trace, *, may_read: bool) -> Iterator[bool | None]:
         """Yield the outcome of each trial, until one makes the runs equal."""
         for trial in trials:
-            outcome = self._is_cured(trial, full)
+            outcome = self._is_cured(trial, full, may_read=may_read)
             yield outcome
             if outcome:
                 return
 
-    def _is_cured(self, trial: ResumeTrial, full: Trace | None) -> bool | None:
+    def _is_cured(self, trial: ResumeTrial, full: Trace | None, *, may_read: bool = False) -> bool | None:
         """Whether a trial makes the resumed run equal to the full one; None if it could not be made.
 
         Args:
             trial: The trial.
             full: The full run; None to make one for the trial.
+            may_read: Whether only numbers that the program reads may differ. A running loss for a log need not be in a checkpoint.
         """
         try:
-            return self._try(trial, full).verdict is Verdict.SAME
+            tried = self._try(trial, full)
+            if may_read and is_only_read(tried):
+                self._still_read = tried.first_visible
+                return True
+            return tried.verdict is Verdict.SAME
         except Interrupted:
             raise
         except (DeterminismError, OSError) as error:
@@ -430,7 +443,13 @@ def compare_resume_runs(full: Trace, first: Trace, resumed: Trace) -> tuple[Comp
     processes = compare_resumed(full, first, resumed)
     comparison = conclude_resumed(processes, full, first, resumed)
     if comparison.verdict is Verdict.DIFFERENT:
-        found = [missing for process in processes for missing in unsaved(process)]
+        is_only = only_reads_differ(comparison, processes)
+        found = [missing for process in processes for missing in unsaved(process, is_only_read=is_only)]
         missing = {one.identifier: one for one in found}
-        comparison = replace(comparison, resume=ResumeFindings(tuple(missing.values())))
+        comparison = replace(comparison, resume=ResumeFindings(tuple(missing.values()), is_only))
     return comparison, processes
+
+
+def is_only_read(comparison: Comparison) -> bool:
+    """Whether the resumed run differs only in numbers that the program reads."""
+    return comparison.resume is not None and comparison.resume.only_reads_differ

@@ -91,8 +91,8 @@ class PutBackGenerators:
 
         Args:
             request: `from`: the trace that has them; `which`: names of generators; `moment`: `batch` for before each batch
-                requested until a module is called, `iterator` for before each iterator of a data loader made until then,
-                `record` for after the record whose number `after` has for the process.
+                requested until a module is called to train, `iterator` for before each iterator of a data loader made until
+                then, `record` for after the record whose number `after` has for the process.
             recorder: The recorder of the main thread.
             process: Key of the process.
 
@@ -128,12 +128,20 @@ class PutBackGenerators:
             self._put_back()
         return original(*args, **kwargs)
 
-    def module_called(self) -> None:
-        """Note that the first step has begun."""
-        if self._after is not None:
+    def module_called(self, module: torch.nn.Module) -> None:
+        """Note that the first step has begun, unless the module is called to evaluate: a resumed run may do that first.
+
+        Args:
+            module: The outermost module that is about to be called.
+        """
+        if self._after is not None or not (module.training and torch.is_grad_enabled()):
             return
         if self._is_waiting and not self._was_put_back:
             self._put_back()
+        self._is_waiting = False
+
+    def step_ended(self) -> None:
+        """Note that the first step is over: a program may train a module that is in evaluation mode."""
         self._is_waiting = False
 
     def undo(self) -> list[Undo]:

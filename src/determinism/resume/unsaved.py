@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -12,12 +13,14 @@ import numpy as np
 
 from determinism.comparison.divergence import Divergence
 from determinism.comparison.records import Entry, Input, entry_of
-from determinism.comparison.result import Missing
+from determinism.comparison.result import Comparison, Missing
 from determinism.diagnose.checkpoints import (
     CARRIED_ARRAYS,
     DRAWN_OTHERWISE,
     NOT_TAKEN_UP,
+    ONLY_READ,
     PUT_BACK_TOO_EARLY,
+    callback_advice,
     fix,
     fix_of_loading,
     is_saved_by,
@@ -43,7 +46,7 @@ from determinism.resume.observed import (
 )
 from determinism.trace.files import read_document
 from determinism.trace.process import ProcessTrace
-from determinism.trace.schema import PUT_BACK_FILE, Frame
+from determinism.trace.schema import LOAD_OP, NONE, PUT_BACK_FILE, Frame, Table
 from determinism.types import Kind, Phase, Role
 
 # Finds the global generators that were not restored, from the draws and from the states at the ends of steps.
@@ -418,11 +421,12 @@ _STEPS_TO_TAKE_UP = 16
 """Some optimizers do not step each time, and some modules are not called in each step."""
 
 
-def unsaved(process: ResumedProcess) -> list[Missing]:
+def unsaved(process: ResumedProcess, *, is_only_read: bool = False) -> list[Missing]:
     """What the checkpoint lacks; empty if nothing differs, or if no known part explains the difference.
 
     Args:
         process: How a process of the resumed run compares.
+        is_only_read: Whether nothing differs but numbers that the program reads, as `only_reads_differ` says.
 
     Raises:
         TraceError: A trace is damaged.
@@ -431,11 +435,18 @@ def unsaved(process: ResumedProcess) -> list[Missing]:
         return []
     site = saving_site(process.first, process.resumed)
     search = _Search(process)
+    search.is_only_read = is_only_read
     found = search.identifiers()
     return [_missing(one, site, search) for one in found]
 
 
 def _missing(identifier: str, site: Frame | None, search: _Search) -> Missing:
+    found = _missing_part(identifier, site, search)
+    files = dict.fromkeys(frame.file for frame in search.frames)
+    return replace(found, fix=f"{found.fix}{callback_advice(identifier, files)}")
+
+
+def _missing_part(identifier: str, site: Frame | None, search: _Search) -> Missing:
     is_put_back = identifier in search.generators.put_back
     if not is_put_back and site is not None and is_saved_by(identifier, site.file, site.line):
         # For a part that has a state_dict, its own advice covers what else may be wrong.
@@ -458,6 +469,8 @@ def _fix_of(identifier: str, search: _Search) -> str:
         made = search.kept.made_at
         is_compiled = OpSemantics.COMPILED_PROGRAM in search.record.op.semantics
         advice = CARRIED_ARRAYS if is_compiled and identifier == "carried-tensor" else fix(identifier)
+        if search.is_only_read and identifier == "carried-tensor":
+            advice = ONLY_READ
         return f"{'' if made is None else f'The full run made it at {made.file}:{made.line}. '}{advice}"
     names = search.absent.get(identifier, [])
     listed = first_few(names, 3)
@@ -489,6 +502,10 @@ class _Search:
         self.generators = GeneratorSearch(process, self._full, self._resumed, self.record)
         self.mode: Mode | None = None
         """How the model's mode differs, if it does."""
+        self.frames = process.first.names.frames
+        """The frames of the program in the run that saved."""
+        self.is_only_read = False
+        """Whether nothing differs but numbers that the program reads."""
         self.absent: dict[str, list[str]] = {}
         """The names of what was not taken up, by the part to which they belong."""
         self._lost: dict[str, set[bytes]] = {}
@@ -631,6 +648,65 @@ class _Search:
         makers = [self._process.full.record(one.producer) for one in whole.reads if one.producer >= 0]
         ops = (entry_of(self._process.full, *place).op for place in makers)
         return any(OpSemantics.UPDATES_SCALE in op.semantics for op in ops)
+
+
+# Recognizes that the training continues as it was, and only numbers differ that the program reads, such as a running loss.
+
+_READ = ("value read by", "printed tensor")
+"""How reports name what a program only looked at."""
+
+
+def only_reads_differ(comparison: Comparison, processes: Sequence[ResumedProcess]) -> bool:
+    """Whether it is certain that the resumed run trained and saved the same, and differs only in numbers that it reads.
+
+    Reports name the first value that was read. A tensor that is kept without being a parameter, such as an average of the weights,
+    may hide behind it, so every tensor of more than one element must also be one that the full run had.
+
+    Args:
+        comparison: How the runs compare.
+        processes: How each process of the resumed run compares.
+
+    Raises:
+        TraceError: A trace is damaged.
+    """
+    recorded, first = comparison.recorded, comparison.first_divergence
+    return (
+        first is not None
+        # What runs hold that took different paths, or where no optimizer steps, is not compared.
+        and first.kind is not Kind.STRUCTURE
+        and recorded.steps_by not in (None, "batches")
+        and recorded.frameworks == {"torch"}
+        and not recorded.blind_spots
+        and not any(run.stopped_by for run in comparison.runs)
+        and all(_reads_alone_differ(process) for process in processes)
+    )
+
+
+def _reads_alone_differ(process: ResumedProcess) -> bool:
+    if process.parts is None or process.result.divergence is None:
+        return process.parts is not None
+    if not process.result.infected or not all(one.what.startswith(_READ) for one in process.result.infected):
+        return False
+    full, resumed = (_larger_tensors(part) for part in process.parts)
+    return resumed <= full
+
+
+def _larger_tensors(process: ProcessTrace) -> set[bytes]:
+    """The digests of the tensors of more than one element that records made or read, other than from files."""
+    ops = process.names.texts(Table.OP)
+    load = ops.index(LOAD_OP) if LOAD_OP in ops else NONE
+    layouts = [process.names.layout(number) for number in range(len(process.names.texts(Table.LAYOUT)))]
+    is_larger = np.array([layout is not None and math.prod(layout.shape) > 1 for layout in layouts], dtype=bool)
+    found: set[bytes] = set()
+    for chunk in process.chunks():
+        made, inputs, read = (chunk.children[place] for place in ("outputs", "inputs", "input_digests"))
+        places = inputs.starts[read.owners] + read.columns["position"]
+        computes = chunk.columns["op"] != load
+        for held, numbers in ((made, made.columns["layout"]), (read, inputs.columns["layout"][places])):
+            wanted = held.spread(computes) & (numbers != NONE)
+            wanted[wanted] = is_larger[numbers[wanted]]
+            found.update(row.tobytes() for row in held.columns["digest"][wanted])
+    return found
 
 
 # What can be named as missing when a step begins with equal batches, and the evidence for each.

@@ -10,9 +10,10 @@ import os
 import sys
 import sysconfig
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import EXTENSION_SUFFIXES
 from threading import get_ident
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -29,8 +30,8 @@ from determinism.frameworks.torch.device_digests import DeviceDigests
 from determinism.frameworks.torch.modules import NO_MODULE, NOWHERE, Held, HeldNow, ModulePaths
 from determinism.frameworks.torch.ops import leave_alone
 from determinism.frameworks.torch.recorder import Recorder, Threads
-from determinism.frameworks.torch.tensor_bytes import is_plain, is_without_values, leaves, plain_parts
-from determinism.frameworks.wrapping import Undo, replace, wrap
+from determinism.frameworks.torch.tensor_bytes import is_plain, is_without_values, leaves, loaded_tensors, plain_parts
+from determinism.frameworks.wrapping import Undo, replace, when_imported, wrap
 from determinism.process_name import takes_tasks
 from determinism.trace.schema import LOAD_OP, STEP_OP, Meaning
 from determinism.types import Phase, Role
@@ -267,21 +268,42 @@ def _saved(recorder: Recorder, tensors: list[torch.Tensor]) -> None:
 
 
 def _keeping(threads: Threads) -> Callable[..., Any]:
-    """Record what `determinism.state` captures as saved, like what `torch.save` saves."""
+    """Record the tensors that `determinism.state` or safetensors stores as saved, like what `torch.save` saves."""
 
-    def around(original: Callable[[Any], Any], thing: Any) -> Any:
+    def around(original: Callable[..., Any], content: Any, *args: Any, **kwargs: Any) -> Any:
         if (recorder := threads.recorder()) is None:
-            return original(thing)
-        if isinstance(thing, torch.Tensor):
-            recorder.run_unrecorded(_kept, recorder, thing)
+            return original(content, *args, **kwargs)
+        for _, tensor in loaded_tensors(content, set()):
+            recorder.run_unrecorded(_kept, recorder, tensor)
         with recorder.suspended():
-            return original(thing)
+            return original(content, *args, **kwargs)
 
     return around
 
 
 def _kept(recorder: Recorder, tensor: torch.Tensor) -> None:
     recorder.event(Role.CHECKPOINT, "determinism::save", [tensor], values=True, phase=Phase.CHECKPOINT)
+
+
+_FLATTENERS = ("_flatten_as_ptr", "_flatten")
+"""What `save` and `save_file` of safetensors call first with the tensors, in its newer and its older versions."""
+
+
+def watch_safetensors(threads: Threads, failed: Callable[[str], None]) -> Undo:
+    """Record what safetensors saves like what `torch.save` saves, from when the program imports it.
+
+    Args:
+        threads: The threads whose recorders record it.
+        failed: Called with a message if that cannot be recorded.
+
+    Returns:
+        A function that ends this.
+    """
+
+    def imported(module: ModuleType) -> list[Undo]:
+        return [wrap(module, name, _keeping(threads)) for name in _FLATTENERS if hasattr(module, name)]
+
+    return when_imported("safetensors.torch", imported, failed)
 
 
 # What processes exchange other than by ops.
@@ -465,32 +487,6 @@ def _record_load(recorder: Recorder, loaded: Any) -> None:
     tensors = [tensor for _, tensor in loaded_tensors(loaded, set())]
     if tensors:
         recorder.event(Role.OP, LOAD_OP, [], given=tensors, phase=Phase.CHECKPOINT)
-
-
-def loaded_tensors(loaded: Any, passed: set[int], name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield tensors in nested lists, tuples, mappings and modules, with their names; objects may contain themselves.
-
-    Args:
-        loaded: What was loaded from a file, or will be saved to one.
-        passed: Ids of the objects already visited.
-        name: The name of `loaded`.
-    """
-    if id(loaded) in passed:
-        return
-    if isinstance(loaded, torch.Tensor):
-        if not loaded.is_meta:
-            yield name, loaded
-        return
-    inner: Iterable[tuple[Any, Any]] = ()
-    if isinstance(loaded, torch.nn.Module):
-        inner = (*loaded.named_parameters(), *loaded.named_buffers())
-    elif isinstance(loaded, Mapping):
-        inner = loaded.items()
-    elif isinstance(loaded, (list, tuple)):
-        inner = enumerate(loaded)
-    passed.add(id(loaded))
-    for key, one in inner:
-        yield from loaded_tensors(one, passed, f"{name}.{key}" if name else str(key))
 
 
 # Follows every module call in every recorded thread.

@@ -21,9 +21,9 @@ from torch import serialization
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from determinism.frameworks.torch.edges import READ, InputEdges, Stream
-from determinism.frameworks.torch.hooks import LOADERS, loaded_tensors
+from determinism.frameworks.torch.hooks import LOADERS
 from determinism.frameworks.torch.recorder import RecordMaker, Threads
-from determinism.frameworks.torch.tensor_bytes import is_without_values, leaves, plain_parts
+from determinism.frameworks.torch.tensor_bytes import is_without_values, leaves, loaded_tensors, plain_parts
 from determinism.frameworks.wrapping import Replaced, Undo, when_imported, wrap
 from determinism.trace.schema import (
     CALLED_OP,

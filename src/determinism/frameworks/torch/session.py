@@ -97,7 +97,7 @@ class ProcessRequests:
 
     def step_ended(self) -> None:
         """Note that a step of the main thread ended."""
-        for one in (self._kept, self._watched):
+        for one in (self._kept, self._put_back, self._watched):
             if one is not None:
                 one.step_ended()
 
@@ -122,7 +122,7 @@ class ProcessRequests:
 
     def _entered(self, recorder: Recorder, module: torch.nn.Module, arguments: Any) -> None:
         if self._put_back is not None:
-            recorder.run_unrecorded(self._put_back.module_called)
+            recorder.run_unrecorded(self._put_back.module_called, module)
         if self._rows is not None:
             self._rows.entered(recorder, module, arguments)
         if self._marks is not None:
@@ -195,7 +195,7 @@ class Session(AdapterSession):
     def _install_ops(self) -> None:
         threads = self.threads
         self._undo += hooks.watch_escapes(threads, self.note_racy)
-        self._undo += hooks.watch_loading(threads)
+        self._undo += [*hooks.watch_loading(threads), hooks.watch_safetensors(threads, self._folders.failed)]
         keeps_lines = self._spec.capture is not None and self._spec.capture["op"].startswith("inductor::")
         self._undo += watch_compiled_graphs(threads, self._folders.failed, self.note_racy, keeps_lines=keeps_lines)
         self._undo += watch_triton_kernels(threads, self._folders.failed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -183,6 +183,32 @@ def leaves(value: Any) -> Iterator[Any]:
         yield from leaves(vars(value))
     else:
         yield value
+
+
+def loaded_tensors(loaded: Any, passed: set[int], name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield tensors in nested lists, tuples, mappings and modules, with their names; objects may contain themselves.
+
+    Args:
+        loaded: What was loaded from a file, or will be saved to one.
+        passed: Ids of the objects already visited.
+        name: The name of `loaded`.
+    """
+    if id(loaded) in passed:
+        return
+    if isinstance(loaded, torch.Tensor):
+        if not loaded.is_meta:
+            yield name, loaded
+        return
+    inner: Iterable[tuple[Any, Any]] = ()
+    if isinstance(loaded, torch.nn.Module):
+        inner = (*loaded.named_parameters(), *loaded.named_buffers())
+    elif isinstance(loaded, Mapping):
+        inner = loaded.items()
+    elif isinstance(loaded, (list, tuple)):
+        inner = enumerate(loaded)
+    passed.add(id(loaded))
+    for key, one in inner:
+        yield from loaded_tensors(one, passed, f"{name}.{key}" if name else str(key))
 
 
 # Cuts tensors into blocks of memory that hold their bytes in the order of a digest.
