@@ -26,6 +26,7 @@ def advice(folder: Path, identifier: str, *sources: str) -> str:
         ("rng-numpy", LIGHTNING.replace("lightning", "pytorch_lightning"), "determinism.integrations.lightning"),
         ("sampler-position", LIGHTNING, "determinism.integrations.lightning"),
         ("rng-python", HUGGING_FACE, "determinism.integrations.hugging_face"),
+        ("sampler-position", HUGGING_FACE, "determinism.integrations.hugging_face"),
         ("rng-torch", HUGGING_FACE.replace("Trainer", "Seq2SeqTrainer"), "determinism.integrations.hugging_face"),
     ],
 )
@@ -38,8 +39,6 @@ def test_the_callback_of_the_trainer_is_named(tmp_path: Path, identifier: str, s
     [
         # The callback does not save it.
         ("optimizer", LIGHTNING),
-        # This trainer restores the position in the epoch itself.
-        ("sampler-position", HUGGING_FACE),
         ("rng-torch", "import torch\n\nmodel(batch).backward()\n"),
         # A tokenizer or a model, in a loop of the program's own.
         ("rng-torch", "import transformers\n\ntransformers.AutoModel.from_config(config)\n"),

@@ -193,14 +193,22 @@ class _Callback(NamedTuple):
 
     packages: tuple[str, ...]
     module: str
-    resumes_loader: bool
-    """Whether it restores the position in the epoch, with a loader of `determinism.state.resumable`."""
+    on_position: str
+    """What to say of it if another batch arrived."""
 
 
 _CALLBACKS = (
-    _Callback(("lightning", "pytorch_lightning"), "determinism.integrations.lightning", resumes_loader=True),
+    _Callback(
+        ("lightning", "pytorch_lightning"),
+        "determinism.integrations.lightning",
+        "With the {}, the resumable loader is all that you need.",
+    ),
     # This trainer skips the batches before the checkpoint itself.
-    _Callback(("transformers",), "determinism.integrations.hugging_face", resumes_loader=False),
+    _Callback(
+        ("transformers",),
+        "determinism.integrations.hugging_face",
+        "If the data set or the collator draws random numbers, as for an augmentation, give the Trainer the {} instead.",
+    ),
 )
 _MOST_FILES = 64
 
@@ -230,10 +238,10 @@ def callback_advice(identifier: str, files: Iterable[str]) -> str:
             continue
         if any(name.startswith("determinism.integrations") for name in imported):
             return ""
+        name = f"DeterminismCallback of {callback.module}"
         if identifier in _GENERATORS:
-            return f" Or give the Trainer the DeterminismCallback of {callback.module}, which saves and restores the generators."
-        if callback.resumes_loader:
-            return f" With the DeterminismCallback of {callback.module}, the resumable loader is all that you need."
+            return f" Or give the Trainer the {name}, which saves and restores the generators."
+        return f" {callback.on_position.format(name)}"
     return ""
 
 
