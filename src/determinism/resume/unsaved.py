@@ -170,10 +170,6 @@ def kept_by_program(process: ResumedProcess, record: Entry) -> Kept | None:
     A tensor that was made before the checkpoint, and is nowhere in the resumed run, was carried over from step to step.
     Data from outside the framework was made from something else.
 
-    Args:
-        process: How a process of the resumed run compares.
-        record: The first divergence.
-
     Raises:
         TraceError: A trace is damaged.
     """
@@ -291,9 +287,6 @@ def mode_difference(process: ResumedProcess) -> Mode | None:
     """How the modes differ in the step of the first divergence; None if they do not, or do not explain it.
 
     In training a dropout module draws random numbers, and a batch normalization has `training=True` among its arguments.
-
-    Args:
-        process: How a process of the resumed run compares.
 
     Raises:
         TraceError: A trace is damaged.
@@ -420,9 +413,6 @@ _STEPS_TO_TAKE_UP = 16
 
 def unsaved(process: ResumedProcess) -> list[Missing]:
     """What the checkpoint lacks; empty if nothing differs, or if no known part explains the difference.
-
-    Args:
-        process: How a process of the resumed run compares.
 
     Raises:
         TraceError: A trace is damaged.
