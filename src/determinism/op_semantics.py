@@ -208,11 +208,7 @@ _SENDS_NOTHING = _RECEIVES | {
 
 @lru_cache(maxsize=4096)
 def semantics_of(op: str) -> OpSemantics:
-    """Return the semantics of an op.
-
-    Args:
-        op: Name in records, such as `aten::add.Tensor`.
-    """
+    """Return the semantics of an op, named as in records, such as `aten::add.Tensor`."""
     qualified = op.partition(".")[0]
     base = qualified.partition("::")[2]
     semantics = OpSemantics.NONE

@@ -69,11 +69,7 @@ def owner_of_module(module: str, file: str) -> Owner:
 
 
 def owner_of_file(file: str) -> Owner:
-    """Return the owner of a file's code when only its path is known.
-
-    Args:
-        file: Absolute path.
-    """
+    """Return the owner of a file's code when only its absolute path is known."""
     if file.startswith(_OWN):
         return Owner.FOREIGN
     for part in _INSTALLED:

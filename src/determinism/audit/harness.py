@@ -276,13 +276,7 @@ def about_machine(version: str) -> dict[str, Any]:
 
 
 def with_device(about: dict[str, Any], device: str, accelerators: list[str]) -> dict[str, Any]:
-    """The description, completed with the accelerator and with whether the device is available.
-
-    Args:
-        about: The description of the framework and the machine.
-        device: The device on which the ops are to run.
-        accelerators: The names of the GPUs that the framework sees.
-    """
+    """The description, completed with the accelerator and with whether the device is available."""
     on_gpu = device == "cuda" and bool(accelerators)
     hardware = {**about["hardware"], **({"accelerator": accelerators[0]} if on_gpu else {})}
     return {**about, "hardware": hardware, "has_device": device == "cpu" or on_gpu}

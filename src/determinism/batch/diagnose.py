@@ -74,12 +74,7 @@ def joined(first: Trial, second: Trial) -> Trial:
 
 
 def causes_of(comparison: Comparison, verified: Trial | None) -> list[Cause]:
-    """The known causes of rows that depend on their batch.
-
-    Args:
-        comparison: The comparison, with what was tried.
-        verified: The trial that cured it; None if none did.
-    """
+    """The known causes of rows that depend on their batch."""
     rows = comparison.batch
     assert rows is not None
     kind = None if rows.difference is None else rows.difference.kind
@@ -212,12 +207,7 @@ class CureSearch:
 
 
 def is_cured(trial: Comparison, before: Comparison) -> bool:
-    """Whether rows were compared in runs with a trial, and all were equal.
-
-    Args:
-        trial: The comparison of these runs.
-        before: The comparison of the runs without the trial.
-    """
+    """Whether rows were compared in runs with a trial, and all were equal, unlike before."""
     if trial.verdict is not Verdict.SAME or trial.batch is None or before.batch is None:
         return False
     return trial.batch.rows_matched > 0 and trial.batch.places > 0

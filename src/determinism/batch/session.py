@@ -77,12 +77,7 @@ def _mapped(value: Any, rows: slice) -> Any:
 
 
 def seen_arrays(value: Any, batch: int) -> tuple[SeenTensor, ...]:
-    """The arrays of a value, with the digests of the rows in their first dimension.
-
-    Args:
-        value: The input or the output of a call.
-        batch: How many samples the batch has.
-    """
+    """The arrays of a value, with the digests of the rows in their first dimension."""
     return tuple(_seen(array, batch) for array in leaves(value))
 
 

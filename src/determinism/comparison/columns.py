@@ -225,14 +225,7 @@ def producers(chunk: Chunk) -> Array:
 def compare_rows(
     chunks: RunPair[Chunk], rows: RunPair[Array], canonical: Canonical, producers: RunPair[Array]
 ) -> Flags:
-    """Compare pairs of records.
-
-    Args:
-        chunks: Records of both processes.
-        rows: Positions in them, one per pair.
-        canonical: Numbers for names.
-        producers: Per input entry the number of its producer, in a numbering that both sides share.
-    """
+    """Compare pairs of records, given by their rows; `producers` are numbered alike on both sides."""
 
     def column(group: str, name: str) -> RunPair[Array]:
         return RunPair(*(chunk.children[group].columns[name] for chunk in chunks))
@@ -382,14 +375,7 @@ def crosses(pairing: Pairing) -> Array:
 
 
 def repaired(pairing: Pairing, apart: Array, first: Array, second: Array) -> Pairing:
-    """Split some pairs, and pair these rows instead.
-
-    Args:
-        pairing: The present pairing.
-        apart: Positions or mask of the pairs to split.
-        first: Rows of the first run that get a new partner.
-        second: Their partners.
-    """
+    """Split some pairs, given by positions or a mask, and pair rows of the first run with rows of the second instead."""
     kept = pairing.are_pairs
     kept[apart] = False
     rows = [int((side >= 0).sum()) for side in pairing]
@@ -550,14 +536,7 @@ class StepCounts:
         self._add(chunk.columns["step"], _counting(chunk), np.zeros(chunk.rows, dtype=bool))
 
     def add(self, first: Chunk, second: Chunk, pairing: Pairing, outputs: Array) -> None:
-        """Add records of both runs.
-
-        Args:
-            first: Records of the first run.
-            second: Records of the second run.
-            pairing: Which of them belong together.
-            outputs: For each entry of the pairing, whether the outputs differ.
-        """
+        """Add records of both runs; `outputs` says for each entry of the pairing whether the outputs differ."""
         alone = ~pairing.are_pairs
         steps, counting = np.zeros(len(alone), dtype=np.int64), np.zeros(len(alone), dtype=bool)
         for chunk, rows in ((second, pairing.second), (first, pairing.first)):

@@ -93,14 +93,7 @@ def input_contents(chunk: Chunk, produced: Produced) -> tuple[Array, Array]:
 
 
 def fingerprints(chunk: Chunk, held: Array, canonical: Canonical, side: int) -> Fingerprints:
-    """Compute the fingerprints of records.
-
-    Args:
-        chunk: The records.
-        held: Per input entry its content.
-        canonical: Numbers for names.
-        side: 0 for the first run, 1 for the second.
-    """
+    """Compute the fingerprints of records of a run, 0 or 1, given the content of each input entry."""
     task = np.repeat(_SEEDS[None, :], chunk.rows, axis=0)
     columns = [chunk.columns["role"]]
     for name, numbers in (

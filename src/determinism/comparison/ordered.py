@@ -28,12 +28,7 @@ _MOST_READERS = 1000
 
 
 def dataflow(root: Root, processes: tuple[ProcessTrace, ProcessTrace], num_equal: int) -> Dataflow | None:
-    """Collect the records around a divergence.
-
-    Args:
-        root: Where the runs diverge.
-        processes: The process of both runs.
-        num_equal: How many records are equal in both runs from the start.
+    """Collect the records around a root, given how many records are equal in both runs from the start.
 
     Returns:
         The records and the values between them; None if nothing is known to have read or made any of them.

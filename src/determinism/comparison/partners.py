@@ -109,12 +109,7 @@ class Partners:
         }
 
     def pairing(self, *, across: bool, received: Set[Pair]) -> Pairing:
-        """Pair the makers of received values, then the rest by `RUNGS`, rung by rung.
-
-        Args:
-            across: Whether records of different streams may pair.
-            received: Values that another stream received, with their digests in both runs.
-        """
+        """Pair the makers of values that other streams received, then the rest by `RUNGS`; `across` allows pairs of different streams."""
         alone = Pairing(
             np.concatenate([np.arange(self._chunks[0].rows), np.full(self._chunks[1].rows, -1)]),
             np.concatenate([np.full(self._chunks[0].rows, -1), np.arange(self._chunks[1].rows)]),
@@ -296,12 +291,8 @@ _MOST_DRAWS = 256
 
 
 def draw_behind(root: Root, processes: Sides, canonical: Canonical) -> Root | None:
-    """Find the draws of both runs that a record's inputs go back to, if they came from different generator states.
-
-    Args:
-        root: A record whose inputs were made by other records of its stream.
-        processes: The streams of both runs.
-        canonical: Numbers for names.
+    """Find the draws of both runs that a record's inputs, made in its own stream, go back to, if they came from different generator
+    states.
     """
     if root.first is None or root.second is None:
         return None
@@ -356,10 +347,6 @@ _Pairs = list[tuple[ProcessTrace, ProcessTrace]]
 
 def pair_siblings(first: Trace, second: Trace) -> None:
     """Rename programs of the second run that were counted in a different order to their keys in the first.
-
-    Args:
-        first: Keeps its keys.
-        second: Its processes, and what belongs to them, may get new keys.
 
     Raises:
         TraceError: A trace is damaged.

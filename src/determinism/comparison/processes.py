@@ -28,12 +28,7 @@ class MadeValues(Protocol):
     """The differing values of a stream, each of which another stream may have received."""
 
     def origin_of(self, pairs: Set[Pair], first: ProcessTrace) -> tuple[Divergence, Received] | None:
-        """Return the origin of the first of these values that was made here, and what it received; None if none was.
-
-        Args:
-            pairs: The values.
-            first: The stream in the first run.
-        """
+        """Return the origin of the first of these values that was made here, and what it received; None if none was."""
 
 
 @dataclass

@@ -27,9 +27,6 @@ from determinism.types import Level, Stream, Verdict
 def require_comparable(traces: Sequence[Trace]) -> None:
     """Refuse runs that were recorded in different ways.
 
-    Args:
-        traces: Two or more runs.
-
     Raises:
         UsageError: Their parts, levels, states, recorders, steps or digests differ.
         TraceError: A trace cannot be read.
@@ -159,12 +156,7 @@ def cut_reasons(trace: Trace) -> list[str]:
 
 
 def cut_troubles(traces: Sequence[Trace], reasons: Sequence[list[str]]) -> Iterator[Trouble]:
-    """Yield a trouble for each reason why recordings were cut off.
-
-    Args:
-        traces: The runs.
-        reasons: The result of `cut_reasons` for each.
-    """
+    """Yield a trouble for each reason why recordings were cut off, given the result of `cut_reasons` for each run."""
     for reason in sorted({reason for found in reasons for reason in found}):
         concerned = [number for number, found in enumerate(reasons, start=1) if reason in found]
         runs = f"run {concerned[0]}" if len(concerned) == 1 else f"runs {' and '.join(map(str, concerned))}"
@@ -400,11 +392,7 @@ def parted_before(comparison: Comparison, parting: LedgerParting, pairs: Sequenc
 
 
 def has_no_common_step(pair: ProcessPair) -> bool:
-    """Whether one run has no records of any step for which the other still has all.
-
-    Args:
-        pair: The result of `from_common_step`.
-    """
+    """Whether one run has no records of any step for which the other still has all, given the result of `from_common_step`."""
     return any(process.from_step for process in pair) and not all(
         any(chunk.rows for chunk in process.chunks()) for process in pair
     )
@@ -439,12 +427,7 @@ def troubles(pairs: Sequence[ProcessPair]) -> Iterator[Trouble]:
 
 
 def removed_spots(trace: Trace, number: int) -> Iterator[BlindSpot]:
-    """Yield what was removed from a run, or not recorded because only later steps were requested.
-
-    Args:
-        trace: The run.
-        number: Its number among the compared runs, from 1.
-    """
+    """Yield what was removed from a run, or not recorded because only later steps were requested; runs are counted from 1."""
     for process in trace.processes:
         if process.num_removed:
             reason = "the oldest were removed to stay within --max-disk"

@@ -448,11 +448,7 @@ class Origins:
 
 
 def shares_unwritten_memory(process: ProcessTrace, last: int) -> bool:
-    """Whether a process sent other processes memory that had never been written.
-
-    Args:
-        process: The process in one run.
-        last: The last step to look at.
+    """Whether a process sent other processes memory that had never been written, up to a last step.
 
     Raises:
         TraceError: The trace is damaged.

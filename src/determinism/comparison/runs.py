@@ -177,11 +177,7 @@ def _ended_differently(traces: Sequence[Trace], statuses: Sequence[int | None]) 
 
 
 def losses(pairs: Iterable[tuple[ProcessTrace, ProcessTrace]]) -> list[Loss] | None:
-    """Return the loss of each step in both runs, from the first process that has any; None if none has.
-
-    Args:
-        pairs: The processes of both runs, the most informative ones first.
-    """
+    """Return the loss of each step in both runs, from the first pair of processes that has any; None if none has."""
     for pair in pairs:
         first, second = (_by_step(process) for process in pair)
         of_steps = [Loss(step, first.get(step), second.get(step)) for step in sorted(first.keys() | second.keys())]

@@ -39,9 +39,7 @@ _MOST_VANISHED = 1 << 16
 def read_on(process: ProcessTrace, vanished: Mapping[int, Set[int]]) -> set[int]:
     """Return the roots of differences that reached a record that counts, although they no longer showed there.
 
-    Args:
-        process: The stream.
-        vanished: For records that received differences but have equal outputs: the indices of the roots.
+    `vanished` has the roots of each record that received differences but has equal outputs.
     """
     roots_of = {number: set(roots) for number, roots in vanished.items()}
     wanted = set().union(*roots_of.values())
@@ -167,10 +165,6 @@ class Surroundings(NamedTuple):
 
 def compare_unordered(streams: Streams, around: Surroundings) -> ProcessComparison:
     """Compare streams of two runs as multisets of what their records did.
-
-    Args:
-        streams: The streams of both runs that belong together.
-        around: What is known about the others.
 
     Raises:
         TraceError: A trace is damaged.

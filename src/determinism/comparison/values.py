@@ -38,13 +38,7 @@ class Sample(NamedTuple):
 
 
 def sampled_difference(first: Sample | None, second: Sample | None, most: int) -> OutputDifference | None:
-    """Compare what two runs kept of an output; None where that is impossible, as with different shapes.
-
-    Args:
-        first: The sample of the first run; None if nothing was kept.
-        second: The sample of the other one.
-        most: The most elements that were kept.
-    """
+    """Compare what two runs kept of an output, at most so many elements; None where that is impossible, as with different shapes."""
     if first is None or second is None:
         return None
     layout = first.layout

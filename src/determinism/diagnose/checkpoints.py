@@ -246,13 +246,7 @@ def callback_advice(identifier: str, files: Iterable[str]) -> str:
 
 
 def is_saved_by(identifier: str, file: str, line: int) -> bool:
-    """Whether the function that saves (or its file, if there is none) also saves the state of a part; False if it cannot be read.
-
-    Args:
-        identifier: The part.
-        file: File of the line that saves.
-        line: Number of that line.
-    """
+    """Whether the function around a line that saves, or else its file, also saves the state of a part; False if it cannot be read."""
     written = _WAYS_TO_SAVE.get(identifier)
     if written is None:
         return False

@@ -64,9 +64,6 @@ class Place:
 def possible_uses(held: FixedSource) -> list[Source]:
     """Return every call that begins on a line: for a held generator those that make one first, then the outermost first; empty if the
     file cannot be read.
-
-    Args:
-        held: The line, and what is used there.
     """
     module = Module.read(held.file)
     if module is None:
@@ -298,10 +295,7 @@ _MOST_ASSIGNMENTS = 4
 def chosen_by(module: Module, value: ast.expr, depth: int = 0) -> str | None:
     """Say who chooses a value that a program uses; None if it is the program itself, judging by its text.
 
-    Args:
-        module: The program.
-        value: An expression in it.
-        depth: How many assignments are between the original value and this one.
+    `depth` counts the assignments that were followed back to the value.
     """
     variable = _variable_of_environment(value)
     if variable is not None:

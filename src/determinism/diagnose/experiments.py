@@ -274,12 +274,7 @@ _MOST_ASKING = 3
 
 
 def entropy_named(one: Hypothesis, asking: Sequence[tuple[Frame, ...]]) -> Hypothesis:
-    """Add to the cause the lines that led to random bytes, and the libraries that requested them.
-
-    Args:
-        one: The hypothesis that random bytes decide.
-        asking: Who requested them, as trials note it.
-    """
+    """Add to the hypothesis that random bytes decide the lines that led to them, and the libraries that requested them."""
     if not asking:
         return one
     evidence = []
@@ -311,10 +306,6 @@ def is_never_seeded(hypothesis: Hypothesis, divergence: Divergence) -> bool:
     """Whether a global generator was drawn from that nobody has seeded: two runs never agree then.
 
     Either the state of a framework's generator differs, or the differing value is computed from draws from Python's or NumPy's.
-
-    Args:
-        hypothesis: What most likely made the runs differ.
-        divergence: Where they first differ.
     """
     is_drawn = divergence.kind in (Kind.RNG, Kind.DATA) and divergence.step == 0
     return is_drawn and hypothesis.cause in SEEDED_LIBRARIES.values()
@@ -620,12 +611,7 @@ _MOST_NAMED = 3
 
 
 def unexplained_text(left: Divergence | None, probed: Trial) -> str:
-    """Return sentences on a difference that no experiment removed, and on the user's modules in which nothing could be noted.
-
-    Args:
-        left: What still differs without the causes that were found; None if none was found.
-        probed: Runs with the sources noted.
-    """
+    """Return sentences on what differs without the causes found, if any were, and on the user's modules in which nothing could be noted."""
     if left is None:
         return f"No experiment made the difference go away.{unseen_text(probed)}"
     place = "" if left.site is None else f", first at {PurePath(left.site.file).name}:{left.site.line}"

@@ -40,12 +40,7 @@ def code_change(hypothesis: Hypothesis) -> CodeChange | None:
 
 
 def with_fixes(found: Sequence[Hypothesis], plain: Intervention) -> Intervention:
-    """Return the program with all fixes: with changed lines where that is possible, or else as in the experiments.
-
-    Args:
-        found: The causes that experiments confirmed.
-        plain: What all runs have in common.
-    """
+    """Add all fixes to what all runs have in common: with changed lines where possible, or else as in the experiments."""
     changes = [(one, code_change(one)) for one in found]
     return plain.also(
         *(one.intervention if change is None else Intervention(changes=frozenset({change})) for one, change in changes)
@@ -176,11 +171,7 @@ def _fix_of_source(
 
 
 def seeded_again(source: Source) -> str | None:
-    """Return a sentence on what gets the same seed each time a line runs; None if nothing is known to.
-
-    Args:
-        source: What a library used, after a call of the program that then gets a seed.
-    """
+    """Return a sentence on what gets the same seed each time a line runs, once it passes one; None if nothing is known to."""
     for led in source.led_by:
         module = Module.read(led.site.file)
         call = None if module is None else module.at(led.site.place)
@@ -248,12 +239,7 @@ _MOST_FILES = 200
 
 
 def _has_loader_workers(change: CodeChange, started: Path | None) -> bool:
-    """Whether the program makes a data loader that may have workers, in the changed file or in one that imports it.
-
-    Args:
-        change: The change to the file that makes the generator.
-        started: The file that the program was started with.
-    """
+    """Whether the program makes a data loader that may have workers, in the changed file or in one that imports it."""
     changed = Path(change.file)
     if _makes_loader_workers(changed):
         return True
@@ -264,12 +250,7 @@ def _has_loader_workers(change: CodeChange, started: Path | None) -> bool:
 
 
 def _makes_loader_workers(file: Path, *, importing: str | None = None) -> bool:
-    """Whether a file makes a data loader that may have workers.
-
-    Args:
-        file: The file.
-        importing: The module that it must import.
-    """
+    """Whether a file, if it imports a given module, makes a data loader that may have workers."""
     try:
         # Most files of a folder need not be parsed.
         module = Module.read(file) if b"DataLoader" in file.read_bytes() else None

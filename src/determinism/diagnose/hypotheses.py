@@ -94,12 +94,7 @@ _SELDOM_AT_FAULT = ("clock", "process-id", "entropy", "id", "machine-state", "fi
 
 
 def source_hypotheses(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypothesis]:
-    """Yield the outside sources that may explain a divergence, the most telling first.
-
-    Args:
-        divergence: The first divergence.
-        sources: In program order.
-    """
+    """Yield the outside sources, given in program order, that may explain a divergence, the most telling first."""
     before = [one for one in sources if _may_come_before(one, divergence) and not one.is_in_library]
     telling = [source for source in before if source.source not in _SELDOM_AT_FAULT]
     # Sources that differed only later in the runs with notes may have differed earlier in the other runs.
@@ -286,13 +281,7 @@ def _only_seems_to_help(one: Hypothesis, divergence: Divergence) -> bool:
 
 
 def open_status(one: Hypothesis, divergence: Divergence, is_tried: Callable[[Intervention], bool]) -> Status | None:
-    """Return how certain it is, after experiments, that a hypothesis is the cause; None if it is not.
-
-    Args:
-        one: The hypothesis.
-        divergence: The first divergence.
-        is_tried: Whether an intervention was made, and changed nothing.
-    """
+    """Return how certain it is that a hypothesis is the cause, given which interventions changed nothing; None if it is not."""
     if one.source is None:
         is_about_threads = one.intervention == Intervention.fix("thread-schedule") and is_beside(divergence)
         is_open = is_about_threads and not is_tried(one.intervention)
@@ -517,12 +506,7 @@ _BY_TEXT = {
 
 
 def with_likely_lines(candidates: Sequence[Hypothesis], likely: Sequence[Hypothesis]) -> list[Hypothesis]:
-    """Put likely candidates first; a factor for an order, or for which thread comes first, gets the line that it concerns.
-
-    Args:
-        candidates: In order.
-        likely: What most likely made the runs differ.
-    """
+    """Put likely candidates first; a factor for an order, or for which thread comes first, gets the line that it concerns."""
     lines = {cause: site for one in likely if one.sites for cause in _alike(one.cause) for site in one.sites[:1]}
     by_text = {one.intervention: one for one in likely if one.intervention.factors and not one.intervention.sources}
 

@@ -398,11 +398,7 @@ class Investigation:
             rate.add(pairs=pairs, different=int(differs))
 
     def _begin_rates(self, trial: Trial) -> None:
-        """Restart the rates: runs may differ much less often by the causes that remain.
-
-        Args:
-            trial: The runs without what was removed; they still differ.
-        """
+        """Restart the rates after runs that still differ: by the causes that remain, runs may differ much less often."""
         self._rate, self._rate_when_short = Rate(), Rate()
         self._note_pair(differs=True, is_short=trial.steps is not None, pairs=trial.runs - 1)
 
@@ -751,12 +747,7 @@ class Investigation:
 def likely_causes_left(
     likely: Sequence[Hypothesis], is_tried: Callable[[Intervention], bool] = lambda intervention: False
 ) -> list[Cause]:
-    """Return as causes what is likely from the records, without what an experiment has refuted.
-
-    Args:
-        likely: The hypotheses.
-        is_tried: Whether an intervention was made, and the runs still differed.
-    """
+    """Return as causes what is likely from the records, without what was tried and refuted."""
     return [_cause(one, Status.LIKELY, []) for one in likely if one.cause in ANSWERED or not is_tried(one.intervention)]
 
 

@@ -330,13 +330,8 @@ class Program:
         return draw
 
     def comes_from(self, begin: Sequence[_Node], file: str, line: int, column: int) -> bool:
-        """Whether some expressions go back to a call or, if its result is unused, to the object it is called on, such as a cursor.
-
-        Args:
-            begin: The expressions.
-            file: The file of the call.
-            line: Where the call begins.
-            column: In bytes.
+        """Whether some expressions go back to the call that begins there or, if its result is unused, to the object it is called on,
+        such as a cursor.
         """
         alone = {
             ast.unparse(node.value.func.value)
@@ -694,13 +689,7 @@ class Program:
                     yield from ((owner, value) for value in given_back(part))
 
     def values_of(self, module: Module, name: ast.Name, *, as_whole: bool = False) -> Iterator[_Node]:
-        """Yield what a name may refer to: what was assigned to it, put into it or, for a parameter, passed by callers.
-
-        Args:
-            module: The file that contains the name.
-            name: The name.
-            as_whole: Leave out what is put into it, and what a loop takes it from.
-        """
+        """Yield what a name may refer to: what is assigned to it, passed by callers or, if not `as_whole`, put into it or looped over."""
         scope: Scope = module.scope_of(name)
         while True:
             found = module.bound(scope, name.id)
@@ -744,13 +733,7 @@ def _is_repeated(module: Module, call: ast.Call) -> bool:
 
 
 def _added_to(node: ast.AST, function: Function, start: ast.Call) -> Iterator[str]:
-    """Yield the names by which other code knows what a statement of a function adds to.
-
-    Args:
-        node: The statement, or an expression.
-        function: The function, which runs in a thread.
-        start: The call that starts the thread, and passes arguments.
-    """
+    """Yield the names by which other code knows what a statement adds to, in a function that a call starts in a thread."""
     target: ast.expr | None = node.target if isinstance(node, ast.AugAssign) else None
     is_name = isinstance(target, ast.Name)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in FILLING - {"put"}:

@@ -27,9 +27,6 @@ _SEEDING = ("seed", "manual_seed", "set_random_seed", "manual_seed_all")
 def unified_diff(change: CodeChange) -> str | None:
     """Return a change as a unified diff, suitable for `patch -p0` and `git apply -p0`.
 
-    Args:
-        change: Lines of one file, and the imports that they need.
-
     Returns:
         None if the file cannot be read, or no longer contains the lines.
     """
@@ -96,10 +93,6 @@ def lines_at_start(program: Path, code: str, *, before: Sequence[Frame] = ()) ->
 def started_program(command: Sequence[str], outermost: str | None) -> Path | None:
     """Return the file that a command starts, directly or through a launcher: the script or module that it names, or else the file of the
     outermost frame.
-
-    Args:
-        command: The words.
-        outermost: File of the outermost known frame.
     """
     named = next((path for before, word in pairwise(("", *command)) for path in _named_by(before, word)), None)
     for path in (named, None if outermost is None else Path(outermost)):

@@ -165,11 +165,7 @@ _PLACES = (0, 1, 2, 3, 5, 8, 12)
 
 
 def torch_fields(call: Mapping[str, Any], *, moves: bool) -> dict[str, str]:
-    """Return the template's fields for a call, besides those of every script.
-
-    Args:
-        call: What the capturing run wrote about the call.
-        moves: Whether to change the alignment of the buffers in each repeat.
+    """Return the template's fields for a call; `moves` changes the alignment of the buffers in each repeat.
 
     Raises:
         KeyError, TypeError, ValueError, AttributeError: It is not a call.

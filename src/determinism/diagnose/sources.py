@@ -211,10 +211,6 @@ def differing_sources(first: Path, second: Path) -> list[Source]:
 
     They are followed by sources that were equal but depend on timing: those may differ in other runs.
 
-    Args:
-        first: Folder with the notes of the first run.
-        second: Folder with those of the second.
-
     Returns:
         Each source once per site; by process, then in the order of the first run's first difference. Sites that only
         one run reached are left out: that is the consequence of another difference.
@@ -249,12 +245,7 @@ def _apart(values: Sequence[str | None]) -> int:
 
 
 def seeding_calls(folder: Path, library: str) -> list[tuple[SourceSite, int]]:
-    """Return where a run seeded a library's generators, and how many records it had made before.
-
-    Args:
-        folder: The notes of the run.
-        library: Top-level name of its package.
-    """
+    """Return where a run seeded the generators of a library, and how many records it had made before."""
     found: dict[SourceSite, int] = {}
     for key in sorted(process_keys(folder)):
         for series in read_notes(folder, key).series.values():
@@ -306,11 +297,7 @@ def _extra(ours: _Values, theirs: _Values) -> _Values:
 
 
 def is_interchangeable(process: str) -> bool:
-    """Whether another process may do this one's work in another run, as the workers of a pool may.
-
-    Args:
-        process: Its key.
-    """
+    """Whether another process may do this one's work in another run, as the workers of a pool may."""
     return family(process) != process
 
 

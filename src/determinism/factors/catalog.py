@@ -339,12 +339,7 @@ def _tunables(earlier: str, request: FactorRequest) -> str:
 
 
 def obstacle(name: str, action: Action) -> str | None:
-    """Return why a factor cannot be fixed or perturbed on this machine; None if it can.
-
-    Args:
-        name: The factor's name.
-        action: Whether to fix or to perturb it.
-    """
+    """Return why a factor cannot be fixed or perturbed on this machine; None if it can."""
     if name == "memory" and platform.libc_ver()[0] != "glibc":
         return "filling fresh memory needs the GNU C library"
     if name == "addresses" and action is Action.FIXED and not _may_fix_addresses():

@@ -36,12 +36,7 @@ _Part = TypeVar("_Part")
 
 
 def fitting_groups(parts: Iterable[_Part], bytes_of: Callable[[_Part], int]) -> Iterator[list[_Part]]:
-    """Group consecutive parts of a compiled function so that the values of each group fit into memory together.
-
-    Args:
-        parts: The parts, in order.
-        bytes_of: Returns the size in bytes of a part's values.
-    """
+    """Group consecutive parts of a compiled function so that the values of each group fit into memory together."""
     group: list[_Part] = []
     size = 0
     for part in parts:

@@ -103,12 +103,7 @@ def to_array(thing: Any) -> tuple[np.ndarray[Any, Any], dict[str, Any]] | None:
 
 
 def from_array(array: np.ndarray[Any, Any], description: dict[str, Any]) -> Any:
-    """The array, on the current device.
-
-    Args:
-        array: The array that `to_array` returned.
-        description: The description that it returned.
-    """
+    """The array, on the current device."""
     return cupy.asarray(array)
 
 

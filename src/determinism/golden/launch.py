@@ -294,11 +294,6 @@ def _failed(title: str, status: int, log: Path | None) -> LaunchError:
 def create_golden(runs: GoldenRuns, path: Path, *, update: bool = False) -> GoldenComparison | None:
     """Write the golden of a program, once a second run has shown that it is reproducible.
 
-    Args:
-        runs: Makes the runs.
-        path: The file.
-        update: Whether an existing file may be replaced.
-
     Raises:
         DeterminismError: The file exists, or the program cannot be run or recorded.
 
@@ -396,12 +391,7 @@ def _place(
 
 
 def origin_of(folder: Path, golden: Path | None = None) -> str:
-    """Return the commit that a folder is at, and whether files have changed since; `NO_VALUE` outside git.
-
-    Args:
-        folder: Where the program runs.
-        golden: A file that does not count as changed.
-    """
+    """Return the commit that a folder is at, and whether files but the golden have changed since; `NO_VALUE` outside git."""
     commit = git(folder, "rev-parse", "--short=12", "HEAD")
     if commit is None:
         return NO_VALUE

@@ -370,11 +370,6 @@ def _wrapped(words: Sequence[str], gap: str = " ") -> list[str]:
 def write_golden(path: Path, text: str, *, update: bool = False) -> None:
     """Write a golden entirely or not at all.
 
-    Args:
-        path: The file.
-        text: Its content.
-        update: Whether an existing file may be replaced.
-
     Raises:
         UsageError: The file exists and `update` is false, or it cannot be written.
     """

@@ -85,11 +85,7 @@ class _Call(NamedTuple):
 
 
 def check_repeated(process: ProcessTrace, findings: InvariantFindings) -> None:
-    """Compare the computations that a process made twice.
-
-    Args:
-        process: Main stream of the process.
-        findings: Findings to which violations and counts are added.
+    """Compare the computations that a process made twice in its main stream, and add what violates this to the findings.
 
     Raises:
         TraceError: The trace is damaged.
@@ -310,11 +306,7 @@ def _marked(process: ProcessTrace, *ops: str) -> Iterator[_Marked]:
 
 
 def check_shards(trace: Trace, findings: InvariantFindings) -> None:
-    """Compare gathered parameters, with which modules computed, with the shards of all ranks.
-
-    Args:
-        trace: Trace of one run.
-        findings: Findings to which violations and counts are added.
+    """Compare gathered parameters, with which modules computed, with the shards of all ranks, and add what violates this to the findings.
 
     Raises:
         TraceError: The trace is damaged.
@@ -359,13 +351,9 @@ def _form(value: Input) -> tuple[Any, ...]:
 
 
 def check_files(trace: Trace, findings: InvariantFindings) -> None:
-    """Compare tensors loaded from files with those saved to them in the same run.
+    """Compare tensors loaded from files with those saved to them in the same run, and add what violates this to the findings.
 
     A file that the process itself saved must contain what it saved last; another file, what any process saved.
-
-    Args:
-        trace: Trace of one run.
-        findings: Findings to which violations and counts are added.
 
     Raises:
         TraceError: The trace is damaged.

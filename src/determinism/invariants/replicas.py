@@ -88,11 +88,7 @@ class Step(NamedTuple):
 
 
 def check_replicas(trace: Trace, findings: InvariantFindings) -> None:
-    """Compare the tensors that the ranks of a run hold after each step.
-
-    Args:
-        trace: Trace of one run, at any level.
-        findings: Findings to which violations and counts are added.
+    """Compare the tensors that the ranks of a run hold after each step, and add what violates this to the findings.
 
     Raises:
         TraceError: The trace is damaged.

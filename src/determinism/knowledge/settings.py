@@ -151,12 +151,7 @@ _GAP = "  "
 
 
 def table(settings: Sequence[Setting], remaining: Sequence[Remaining] = ()) -> str:
-    """One line for each setting that matters here, what needs attention first.
-
-    Args:
-        settings: The settings.
-        remaining: What stays nondeterministic.
-    """
+    """One line for each setting that matters here, what needs attention first."""
     rows = [(one.effect.value, one.name, _change(one)) for one in _sorted(settings)]
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     lines = [_GAP.join((row[0].ljust(widths[0]), row[1].ljust(widths[1]), row[2])).rstrip() for row in rows]
@@ -168,12 +163,7 @@ def table(settings: Sequence[Setting], remaining: Sequence[Remaining] = ()) -> s
 
 
 def explanation(settings: Sequence[Setting], remaining: Sequence[Remaining] = ()) -> str:
-    """Each setting with its reason, its source and the line that makes it.
-
-    Args:
-        settings: The settings.
-        remaining: What stays nondeterministic.
-    """
+    """Each setting with its reason, its source and the line that makes it."""
     parts = []
     for one in _sorted(settings):
         lines = [f"{one.name}: {one.effect.value} ({_change(one)})", f"{_GAP}{one.why}"]
@@ -189,12 +179,7 @@ def explanation(settings: Sequence[Setting], remaining: Sequence[Remaining] = ()
 
 
 def html_table(settings: Sequence[Setting], remaining: Sequence[Remaining] = ()) -> str:
-    """The same as a table for notebooks; every text is escaped.
-
-    Args:
-        settings: The settings.
-        remaining: What stays nondeterministic.
-    """
+    """The same as a table for notebooks; every text is escaped."""
     cells = [
         (one.effect.value, one.name, _change(one), " ".join(filter(None, (one.why, one.detail))))
         for one in _sorted(settings)

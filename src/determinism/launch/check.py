@@ -325,11 +325,7 @@ def _result(intervention: Intervention, traces: list[Trace], comparison: Compari
 
 
 def least_step_seconds(traces: Sequence[Trace]) -> float | None:
-    """Return the average seconds per step in the fastest of some runs; None if none made two steps.
-
-    Args:
-        traces: Traces of the runs; the first process that counted steps represents its run.
-    """
+    """Return the average seconds per step, by the first process that counts steps, of the fastest run; None if none made two."""
     averages = []
     for trace in traces:
         seconds = (process.description.get("step_seconds") for process in trace.processes)
@@ -353,12 +349,7 @@ VARIED_RUNS = 3
 
 
 def possible_factors(names: Sequence[str], warn: Callable[[str], None]) -> list[str]:
-    """Return the factors that can be perturbed on this machine.
-
-    Args:
-        names: The requested factors.
-        warn: Called with the reason why a factor cannot be perturbed.
-    """
+    """Return the factors that can be perturbed on this machine; warn of each other one."""
     possible = []
     for name in names:
         why_not = obstacle(name, Action.PERTURBED)

@@ -396,12 +396,7 @@ TIMED_RULES = {
 
 
 def timed_work(trace: Trace, rules: Sequence[str]) -> list[str]:
-    """Return the work of a run that may depend on timing, judged by its appearance because no recorder can see it.
-
-    Args:
-        trace: Trace of the run.
-        rules: The rules in `TIMED_RULES` that fire in the program's text.
-    """
+    """Return the work of a run that may depend on timing, judged by its appearance and by the rules in `TIMED_RULES` that fire."""
     return [
         *(TIMED_RULES[rule] for rule in rules),
         *(["child processes that work side by side"] if _gets_from_children(trace) else []),

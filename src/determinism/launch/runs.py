@@ -275,12 +275,7 @@ LONGEST_UNASKED = 60.0
 def end_search_early(
     comparison: Comparison, error: BaseException, warn: Callable[[str], None]
 ) -> tuple[Comparison, int]:
-    """Keep what is known when the search for causes ends early.
-
-    Args:
-        comparison: The result so far.
-        error: Why it ended; `Interrupted` or `KeyboardInterrupt` if the user ended it.
-        warn: Called with a sentence for the terminal.
+    """Keep what is known when the search for causes ends early, by an error or because the user ended it.
 
     Returns:
         The comparison, which now says so, and the exit status of the command if the user ended it.
@@ -311,12 +306,7 @@ def without_traces(comparison: Comparison, output: OutputFolder) -> Comparison:
 
 
 def may_run_further(explain: bool | None, runs: Iterable[RunSummary]) -> bool:
-    """Whether more runs may be made; by default, if each one so far took less than a minute.
-
-    Args:
-        explain: True for `--explain`, False for `--no-explain`, None if neither was given.
-        runs: The runs so far.
-    """
+    """Whether more runs may be made: as `--explain` and `--no-explain` say, or if each one so far took less than a minute."""
     return explain if explain is not None else max(run.idle_seconds for run in runs) < LONGEST_UNASKED
 
 
@@ -352,12 +342,7 @@ class RunTimes:
         self.ended.append((begin, end))
 
     def leftovers(self, trace: Path, *, fresh_copy: bool) -> list[Leftover]:
-        """Files that the latest run read and earlier runs had written.
-
-        Args:
-            trace: Trace of the latest run.
-            fresh_copy: Whether that run started in a copy of the working directory.
-        """
+        """Files that the latest run, perhaps in a copy of the working directory, read and earlier runs had written."""
         working_directory = Path.cwd()
         number = self._first_number + len(self.ended) - 1
         self._writes.add(len(self.ended) - 1, trace)

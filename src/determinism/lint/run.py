@@ -408,12 +408,7 @@ def predicted_findings(script: Path, *, has_fixed_hashes: bool, is_seeded: bool)
 
 
 def timed_rules(script: Path, rules: Collection[str]) -> list[str]:
-    """Return those of some rules that fire in the first file of a program, in order.
-
-    Args:
-        script: The file that is run.
-        rules: Their identifiers.
-    """
+    """Return those of some rules that fire in the file that is run, in order."""
     module = Module.read(str(script))
     if module is None or len(module.lines) > _MOST_LINES:
         return []

@@ -418,12 +418,7 @@ class NarrowCheck:
 
 
 def parting_of(first: Trace, second: Trace, *, begin: int = 0) -> LedgerParting | None:
-    """Find where the ledgers of two runs part; None if they do not.
-
-    Args:
-        first: A run with a ledger.
-        second: Another one.
-        begin: The first step to compare.
+    """Find where the ledgers of two runs part, from some step on; None if they do not.
 
     Raises:
         TraceError: A run has no ledger, or one is damaged.

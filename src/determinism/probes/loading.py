@@ -192,12 +192,7 @@ class Loading:
 
 
 def rewrite_cells(compilers: ModuleType, loading: Loading) -> None:
-    """Rewrite each cell that is run from now on.
-
-    Args:
-        compilers: IPython's module `IPython.core.compilerop`.
-        loading: The loading that rewrites.
-    """
+    """Rewrite each cell that is run from now on; `compilers` is IPython's module `IPython.core.compilerop`."""
     original: Any = compilers.CachingCompiler.ast_parse
 
     def ast_parse(compiler: Any, source: str, filename: str = "<unknown>", symbol: str = "exec") -> Any:
@@ -320,12 +315,7 @@ def _show_nothing(*_: Any) -> None:
 
 
 def rewrite_spawned(runpy: ModuleType, loading: Loading) -> None:
-    """Rewrite the script when a process that `multiprocessing` spawned reads it again.
-
-    Args:
-        runpy: The module `runpy`.
-        loading: The loading that rewrites.
-    """
+    """Rewrite the script when a process that `multiprocessing` spawned reads it again."""
     original: Any = runpy._get_code_from_file
 
     def get_code_from_file(*arguments: Any) -> Any:

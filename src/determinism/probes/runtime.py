@@ -228,12 +228,7 @@ def sorting_attribute(values: Iterable[Any]) -> str | None:
 
 
 def order_text(values: Iterable[Any], attribute: str | None = None) -> str | None:
-    """A text for the order of the elements; None if another run could not distinguish them.
-
-    Args:
-        values: The elements.
-        attribute: An attribute that distinguishes them, if there is one.
-    """
+    """A text for the order of the elements; None if another run could not distinguish them."""
     parts = []
     for value in itertools.islice(values, _MOST_ELEMENTS):
         if attribute is not None:

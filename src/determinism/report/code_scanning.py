@@ -312,11 +312,7 @@ _LEVELS = {"differs": "error"}
 
 
 def lint_line(finding: Mapping[str, Any]) -> str:
-    """Write one finding: place, rule, severity and message, and the code on the next line.
-
-    Args:
-        finding: The finding, as in the JSON document.
-    """
+    """Write one finding: place, rule, severity and message, and the code on the next line."""
     cell = f"cell {finding['cell']}:" if finding["cell"] is not None else ""
     place = f"{legible(finding['file'])}:{cell}{finding['line']}:{finding['column']}"
     fixable = " [*]" if finding["fixable"] else ""
@@ -358,12 +354,7 @@ def lint_document(findings: Sequence[Mapping[str, Any]], files: int, lines: int)
 
 
 def lint_sarif(findings: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> str:
-    """Write all findings as one SARIF run.
-
-    Args:
-        findings: The findings, as in the JSON document.
-        titles: The titles of the rules.
-    """
+    """Write all findings as one SARIF run."""
     rules = list(dict.fromkeys(str(finding["rule"]) for finding in findings))
     results = [
         located_result(

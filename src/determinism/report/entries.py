@@ -408,12 +408,7 @@ def _fix_entries(fix: Document, cause: Document, label: str, command: Sequence[s
 
 
 def code_lines(fix: Document, command: Sequence[str] = ()) -> list[str]:
-    """Return the lines to write for a fix: a diff of the user's file, code, or a command with variables set.
-
-    Args:
-        fix: The fix, as in the document.
-        command: The command that started the program.
-    """
+    """Return the lines to write for a fix: a diff of the user's file, code, or a command with variables set."""
     if fix["patch"]:
         return str(fix["patch"]).splitlines()
     code = (fix["code"] or "").splitlines()
@@ -425,12 +420,7 @@ def code_lines(fix: Document, command: Sequence[str] = ()) -> list[str]:
 
 
 def proof(fix: Document, cause: Document) -> str:
-    """Say how a fix was verified, or why it is not.
-
-    Args:
-        fix: The fix, as in the document.
-        cause: The cause that it removes, likewise.
-    """
+    """Say how a fix was verified, or why it is not."""
     if not fix["verified"]:
         with_lines = [made for made in cause["experiments"] if fix["patch"] and made["factor"].startswith("line ")]
         # Without them, the experiment did the same as the fix.

@@ -150,12 +150,7 @@ _MEASURED_HEADS = ("case", "direction", "dtypes", "default", "deterministic mode
 
 
 def measured_rows(found: Sequence[Measurement], asked: int) -> list[list[Cell]]:
-    """Return the rows, with a header row.
-
-    Args:
-        found: Measurements of one op.
-        asked: How often each case was to be run.
-    """
+    """Return the rows for the measurements of one op, with a header row; each case was to be run so often."""
     ways = [(False, False), (True, False)]
     if any(one.patched for one in found):
         ways.append((True, True))
@@ -271,14 +266,7 @@ _WHEN = _STATUS_HEADS.index("when")
 
 
 def op_status_text(answers: Sequence[OpStatus], others: Sequence[str], width: int, colors: bool) -> str:
-    """Write what is known about some ops, in full.
-
-    Args:
-        answers: The ops.
-        others: Ops of the same name in frameworks that are not installed.
-        width: The width of the output.
-        colors: Whether the output supports styles.
-    """
+    """Write what is known about some ops in full; name those that only frameworks which are not installed have."""
     blocks = ["\n".join(_answer_lines(answer, width, colors)) for answer in answers]
     blocks += ["\n".join(paragraph(line, width)) for line in _modes(answers)]
     if others:
@@ -288,13 +276,7 @@ def op_status_text(answers: Sequence[OpStatus], others: Sequence[str], width: in
 
 
 def list_text(answers: Sequence[OpStatus], width: int, colors: bool) -> str:
-    """Write one line for each status.
-
-    Args:
-        answers: The ops.
-        width: The width of the output.
-        colors: Whether the output supports styles.
-    """
+    """Write one line for each status."""
     rows = [[Cell(answer.op.name), *_cells(status)] for answer in answers for status in answer.statuses]
     if not rows:
         return "No known fact matches."

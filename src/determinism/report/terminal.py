@@ -49,12 +49,7 @@ _REMOVED, _ADDED = "red", "green"
 
 
 def layout_story(story: Sequence[dict[str, Any]], console: Console) -> Iterator[Text]:
-    """Lay out the entries of a story, with an empty line between sections.
-
-    Args:
-        story: Entries of the JSON document, in reading order.
-        console: Determines width and encoding.
-    """
+    """Lay out the entries of a story, with an empty line between sections."""
     last = None
     for _, entries in groupby(story, key=lambda entry: entry["section"]):
         # A diff may itself end with an empty line.
@@ -296,10 +291,6 @@ def fragment(comparison: Comparison) -> str:
 def write_page(comparison: Comparison, path: str | os.PathLike[str]) -> None:
     """Write the page.
 
-    Args:
-        comparison: What was found.
-        path: The file; an existing one is replaced.
-
     Raises:
         UsageError: It cannot be written.
     """
@@ -308,10 +299,6 @@ def write_page(comparison: Comparison, path: str | os.PathLike[str]) -> None:
 
 def write_json(comparison: Comparison, path: str | os.PathLike[str]) -> None:
     """Write the JSON document.
-
-    Args:
-        comparison: What was found.
-        path: The file; an existing one is replaced.
 
     Raises:
         UsageError: It cannot be written.

@@ -51,12 +51,7 @@ class HeldAt:
 
 
 def held_at_ends(process: ProcessTrace, *, first: int, last: int) -> dict[int, HeldAt]:
-    """What was held at the end of each of some steps.
-
-    Args:
-        process: A process recorded at the level `op`.
-        first: The first of the steps.
-        last: The last of them.
+    """What a process, recorded at level `op`, held at the end of each of some steps.
 
     Raises:
         TraceError: The trace is damaged.

@@ -173,10 +173,6 @@ def kept_by_program(process: ResumedProcess, record: Entry) -> Kept | None:
     A tensor that was made before the checkpoint, and is nowhere in the resumed run, was carried over from step to step.
     Data from outside the framework was made from something else.
 
-    Args:
-        process: How a process of the resumed run compares.
-        record: The first divergence.
-
     Raises:
         TraceError: A trace is damaged.
     """
@@ -294,9 +290,6 @@ def mode_difference(process: ResumedProcess) -> Mode | None:
     """How the modes differ in the step of the first divergence; None if they do not, or do not explain it.
 
     In training a dropout module draws random numbers, and a batch normalization has `training=True` among its arguments.
-
-    Args:
-        process: How a process of the resumed run compares.
 
     Raises:
         TraceError: A trace is damaged.

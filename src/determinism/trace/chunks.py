@@ -83,12 +83,7 @@ def batch_from_names(rows: Sequence[tuple[int, int, str]]) -> pa.RecordBatch:
 
 
 def readable_parts(batch: pa.RecordBatch, most: int = MOST_BATCH_BYTES // 2) -> Iterator[pa.RecordBatch]:
-    """Split a batch into parts small enough for a reader; a single row is never split.
-
-    Args:
-        batch: A batch of records or names.
-        most: Maximum number of bytes per part.
-    """
+    """Split a batch into parts of at most so many bytes, as a reader accepts; a single row is never split."""
     if batch.nbytes <= most or batch.num_rows < 2:
         yield batch
         return

@@ -175,13 +175,7 @@ _elsewhere: dict[Path, tuple[int, Callable[[], Any]]] = {}
 
 
 def redirect_reads(path: Path, size: int, opened: Callable[[], Any]) -> None:
-    """Redirect reads of a path from now on: `open_stream`, `FileParts` and `stored_bytes` use another file.
-
-    Args:
-        path: The path to redirect.
-        size: Size of the other file.
-        opened: Opens the other file, for reading with seeks.
-    """
+    """Redirect reads of a path from now on: `open_stream`, `FileParts` and `stored_bytes` use another file."""
     _elsewhere[path] = size, opened
 
 
@@ -195,11 +189,7 @@ def stored_bytes(path: Path) -> int:
 
 
 def read_plain(path: Path, *, most: int) -> bytes:
-    """Read a regular file.
-
-    Args:
-        path: The file.
-        most: Maximum number of bytes to read.
+    """Read a regular file of at most so many bytes.
 
     Raises:
         OSError: It does not exist, or cannot be read.
@@ -334,11 +324,6 @@ class StoredTensor:
 
 def write_tensors(path: Path, tensors: Mapping[str, StoredTensor], *, about: Mapping[str, str]) -> None:
     """Write tensors to a file.
-
-    Args:
-        path: The file; an existing one is overwritten.
-        tensors: By name.
-        about: Metadata to store with them.
 
     Raises:
         OSError: It cannot be written.

@@ -139,10 +139,6 @@ def _fitting(rows: list[bytes], room: int) -> Iterator[bytes]:
 def _rows(path: Path, most: int) -> Iterator[tuple[Place, bytes]]:
     """The rows of a file, up to one that breaks off, since a process may be killed while it writes.
 
-    Args:
-        path: The file.
-        most: Maximum number of bytes of elements in a row.
-
     Raises:
         TraceError: It is not a regular file.
     """

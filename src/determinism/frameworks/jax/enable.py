@@ -94,12 +94,7 @@ def to_array(thing: Any) -> tuple[np.ndarray[Any, Any], dict[str, Any]] | None:
 
 
 def from_array(array: np.ndarray[Any, Any], description: dict[str, Any]) -> jax.Array:
-    """The array or key that `to_array` converted.
-
-    Args:
-        array: The array that `to_array` returned.
-        description: The description that it returned.
-    """
+    """The array or key that `to_array` converted."""
     if "key" in description:
         return jax.random.wrap_key_data(jax.numpy.asarray(array), impl=description["key"])
     if "dtype" in description:

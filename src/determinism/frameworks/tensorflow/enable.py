@@ -142,11 +142,7 @@ def iterator_state(iterator: Any) -> tuple[str, Any] | None:
 
 
 def put_back_iterator(iterator: Any, files: dict[str, Any]) -> None:
-    """Make an iterator of the same data set continue from a position.
-
-    Args:
-        iterator: A new iterator.
-        files: What `iterator_state` returned.
+    """Make a new iterator of the same data set continue from a position that `iterator_state` returned.
 
     Raises:
         StateError: The data set is a different one.
@@ -300,12 +296,7 @@ def to_array(thing: Any) -> tuple[np.ndarray[Any, Any], dict[str, Any]] | None:
 
 
 def from_array(array: np.ndarray[Any, Any], description: dict[str, Any]) -> Any:
-    """The tensor that `to_array` converted.
-
-    Args:
-        array: The array that `to_array` returned.
-        description: The description that it returned.
-    """
+    """The tensor that `to_array` converted."""
     if "dtype" in description:
         dtype = tf.dtypes.as_dtype(description["dtype"])
         array = np.frombuffer(array.tobytes(), dtype=dtype.as_numpy_dtype).reshape(description["shape"])

@@ -358,11 +358,7 @@ def to_array(thing: Any) -> tuple[np.ndarray[Any, Any], dict[str, Any]] | None:
 
 
 def from_array(array: np.ndarray[Any, Any], description: dict[str, Any]) -> torch.Tensor:
-    """Make the tensor, on the CPU.
-
-    Args:
-        array: The array that `to_array` returned.
-        description: The description that came with it.
+    """Make the tensor that `to_array` described, on the CPU.
 
     Raises:
         ValueError: The description does not name a numeric type.
@@ -424,11 +420,6 @@ def fill(generator: torch.Generator, streams: Streams, name: str) -> None:
 
     `manual_seed` of a CPU generator uses only 32 of its 64 bits (ATen/core/MT19937RNGEngine.h), so two of 65,000 streams
     would be the same with a probability of 0.4. Therefore its state words are written as well; `initial_seed` stays.
-
-    Args:
-        generator: The generator.
-        streams: The streams of its place in the program.
-        name: Distinguishes it from others.
     """
     device = generator.device
     names = ("torch", device.type, device.index or 0, name)

@@ -61,13 +61,7 @@ class _Region:
 
 
 def _begin(recorder: RecordMaker, name: str, of: _Span | None = None) -> _Span | None:
-    """Add a mark.
-
-    Args:
-        recorder: The recorder of the thread.
-        name: What begins.
-        of: The span that this one must agree with.
-    """
+    """Add a mark."""
     if recorder.is_waiting:
         return None
     looked = InputEdges()

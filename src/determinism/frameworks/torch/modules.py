@@ -272,12 +272,7 @@ class _Known:
         return None if _NONE in map(type, tensors) else tensors
 
     def with_gradients(self, tensors: Sequence[torch.Tensor], *, alone: bool) -> HeldNow:
-        """Return what is held, with each gradient after its parameter; or only the gradients.
-
-        Args:
-            tensors: The result of `tensors`.
-            alone: Whether to return only the gradients.
-        """
+        """Return what is held, with each gradient after its parameter; or only the gradients."""
         places: list[int] = []
         gradients: list[torch.Tensor] = []
         for place in self._parameters:

@@ -487,12 +487,7 @@ def _hidden(library: Any, original: Callable[[], Any]) -> Iterator[Any]:
 
 
 def recorder_for(level: Level, *, paranoid: bool) -> tuple[Recorder, str]:
-    """Make the recorder of the main thread; also returns why it is not the native one, or an empty string if it is.
-
-    Args:
-        level: What is recorded.
-        paranoid: Whether every input is digested.
-    """
+    """Make the recorder of the main thread; also returns why it is not the native one, or an empty string if it is."""
     facts = {"tracks_ops": level is Level.OP, "paranoid": paranoid}
     try:
         _check_wanted()

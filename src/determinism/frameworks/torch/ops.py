@@ -600,11 +600,7 @@ def run_with_settings(writer: ProcessWriter, op: Any, args: Any, kwargs: Any) ->
 
 
 def runner_of(op: Any) -> Callable[..., Any]:
-    """Return what runs an op from within a handler, if its kernel is the same with and without a mode.
-
-    Args:
-        op: An `OpOverload`, or a higher-order operator.
-    """
+    """Return what runs an op from within a handler, if its kernel is the same with and without a mode."""
     if type(op) is not torch._ops.OpOverload:
         run: Callable[..., Any] = op
         return run
