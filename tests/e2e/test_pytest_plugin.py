@@ -667,3 +667,40 @@ def test_an_interrupt_ends_the_session_and_leaves_no_temporary_folder(tmp_path: 
     assert program.returncode == pytest.ExitCode.INTERRUPTED
     assert "KeyboardInterrupt" in output and "INTERNALERROR" not in output
     assert not [path for path in (tmp_path / "temporary").iterdir() if path.name.startswith("determinism-")]
+
+
+DRAWN_BEFORE = """
+    import pytest
+    import torch
+
+    class TestDrawn:
+        def setup_method(self):
+            self.model = torch.nn.Linear(4, 4)
+
+        @pytest.mark.deterministic
+        def test_unread(self):
+            assert self.model(torch.ones(1, 4)).shape == (1, 4)
+
+        @pytest.mark.deterministic
+        def test_read(self):
+            self.model(torch.ones(1, 4)).sum().item()
+
+    @pytest.mark.deterministic
+    def test_no_fixture():
+        torch.tensor(len(str(id(object()))) + id(object()) / 7).item()
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["alone", "xdist"])
+def test_what_a_setup_method_draws_is_explained_without_a_line_of_pytest(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "pyproject.toml").write_text(CONFIGURATION)
+    (tmp_path / "test_drawn.py").write_text(textwrap.dedent(DRAWN_BEFORE))
+    found = session(tmp_path, *options)
+    assert found.verdict("test_unread") == found.verdict("test_read") == "different"
+    assert "line" not in found.properties("test_unread")
+    assert "random numbers differ" in found.text("test_unread")
+    assert found.properties("test_read")["line"].endswith("test_drawn.py:15")
+    assert "seed there: before each run" in found.text("test_read")
+    assert "seed there" not in found.text("test_no_fixture")

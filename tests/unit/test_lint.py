@@ -602,6 +602,30 @@ def test_a_finding_in_a_notebook_has_its_cell_and_line(tmp_path: Path) -> None:
     assert (found.rule, found.cell, found.line, found.fix) == ("hash-order", 3, 2, None)
 
 
+@pytest.mark.parametrize(
+    ("cell", "line"),
+    [
+        ("%%time\nfirst = list(words)[0]", 2),
+        ("%%capture kept\n%matplotlib inline\nfirst = list(words)[0]", 3),
+        ("%%bash\nfirst = list(words)[0]", None),
+        ("files = !ls *.csv\nfirst = list(words)[0]", 2),
+        ("times = %timeit -o words\nfirst = list(words)[0]", 2),
+        ("words?\nfirst = list(words)[0]", 2),
+        ("!pip install \\\n    torch\nfirst = list(words)[0]", 3),
+        ("if words:\n    !echo \\\n  some\n    first = list(words)[0]", 4),
+        ("text = ('%s'\n% 'a')\nfirst = list(words)[0]", 3),
+        ("%pip list\ntext = ('%s'\n  % ('a',))\nfirst = list(words)[0]", 4),
+    ],
+)
+def test_magics_and_shell_commands_do_not_hide_the_rest_of_a_notebook(
+    cell: str, line: int | None, tmp_path: Path
+) -> None:
+    cells = [{"cell_type": "code", "source": source} for source in ("words = {'a', 'b'}", cell, "print(first)")]
+    (tmp_path / "note.ipynb").write_text(json.dumps({"nbformat": 4, "cells": cells}))
+    found = [(one.rule, one.cell, one.line) for one in lint(LintRequest((str(tmp_path),))).findings]
+    assert found == ([("hash-order", 2, line)] if line is not None else [])
+
+
 @pytest.mark.parametrize(("last", "severity"), [("assert b.shape == (9,)", "MAY_DIFFER"), ("return b", "DIFFERS")])
 def test_a_draw_before_the_seed_may_differ_if_it_stays_within_a_function(
     last: str, severity: str, tmp_path: Path

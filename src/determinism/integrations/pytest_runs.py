@@ -410,6 +410,14 @@ class _RepeatedTest:
                 f"would leave them. Seed in the test or in a fixture of scope function, or, if a wider fixture does it on purpose, write "
                 f"@pytest.mark.{MARKER}(restore_generators=True).",
             ]
+        is_fixed = self._plan.restore_generators or not self._has_own_fixtures()
+        if first.kind is Kind.DATA and not is_fixed:
+            lines += [
+                "",
+                "Values that fixtures of scope function or setup methods make come from outside the test's body. If they draw them at random, "
+                "seed there: before each run after the first one, the random generators are put into different states, as other tests "
+                "before this one would leave them.",
+            ]
         if first.kind is Kind.STRUCTURE and not self._plan.warmup:
             lines += [
                 "",
@@ -419,6 +427,11 @@ class _RepeatedTest:
         if not any(cause.status != "possible" for cause in comparison.causes):
             lines += ["", f"To search for the cause: {shlex.join(self._command())}"]
         return "\n".join(lines)
+
+    def _has_own_fixtures(self) -> bool:
+        """Whether fixtures are made anew for each run, setup methods among them."""
+        definitions = self.item._fixtureinfo.name2fixturedefs.values()
+        return any(found[-1].scope == "function" and found[-1].argname != "request" for found in definitions)
 
     def _command(self) -> list[str]:
         return ["determinism", "check", "--", "python", "-m", "pytest", self.item.nodeid]

@@ -16,6 +16,7 @@ import re
 import tokenize
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from functools import cached_property, partial
@@ -129,19 +130,35 @@ def _notebook(file: str, content: bytes) -> Source:
     return Source(file, "\n".join(lines), tuple(places))
 
 
+_MAGICS_OF_PYTHON = frozenset({"capture", "determinism", "memit", "prun", "time", "timeit"})
+"""Magics whose cells are Python."""
+_CELL_MAGIC = re.compile(r"\s*%%(\w+)")
+_MAGIC_LINE = re.compile(r"\s*(?:%%?\w|[!?]|[\w.]+\?{1,2}\s*$)")
+_MAGIC_VALUE = re.compile(r"(\s*[\w.\[\], ]+=\s*)[%!]")
+
+
 def _code(source: str | list[str]) -> str:
-    """Return the text of a cell, with magics and shell commands as empty statements of the same indentation."""
+    """Return the text of a cell, with magics and shell commands as statements that do nothing, in the same lines."""
     text = source if isinstance(source, str) else "".join(source)
-    if text.lstrip().startswith("%%"):
-        return "\n".join("pass" for _ in text.split("\n"))
-    return "\n".join(
-        f"{line[: len(line) - len(line.lstrip())]}pass" if line.lstrip()[:1] in ("%", "!", "?") else line
-        for line in text.split("\n")
-    )
+    with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        ast.parse(text)
+        return text
+    magic = _CELL_MAGIC.match(text)
+    is_other = magic is not None and magic[1] not in _MAGICS_OF_PYTHON
+    lines: list[str] = []
+    is_continued = False
+    for line in text.split("\n"):
+        value = _MAGIC_VALUE.match(line)
+        is_magic = is_continued or value is not None or _MAGIC_LINE.match(line) is not None
+        indentation = line[: len(line) - len(line.lstrip())]
+        statement = f"{value[1]}None" if value is not None else f"{indentation}pass"
+        lines.append("pass" if is_other else "" if is_continued else statement if is_magic else line)
+        is_continued = is_magic and line.endswith("\\")
+    return "\n".join(lines)
 
 
 def unparsable(file: str, reason: str, line: int = 1, column: int = 1) -> Finding:
-    """Return the only finding of a file that cannot be parsed."""
+    """Return the only finding of a file that cannot be parsed or read."""
     message = f"The file cannot be parsed ({reason}), so it was not checked."
     return Finding("unparsable", Severity.NOT_EXAMINED, message, file, line, column, "")
 
