@@ -971,6 +971,23 @@ def test_untried_causes_are_possible_if_the_user_ends_the_search() -> None:
     assert found(replace(comparison, diagnosis=investigation.diagnosis)) == [("listing-order", "possible")]
 
 
+def test_what_was_being_tried_is_possible_too_if_the_user_ends_the_search() -> None:
+    class Interrupted(Pretended):
+        def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
+            if intervention != Intervention():
+                raise LaunchError("interrupted", "It was interrupted.")
+            return super().compare(intervention, runs=runs, may_be_short=may_be_short)
+
+    listing = FixedSource("read.py", 3, "listing")
+    first = divergence(kind=Kind.RNG)
+    comparison = Comparison(Verdict.DIFFERENT, [], Recorded(), first_divergence=first)
+    investigation = Investigation(comparison, Interrupted([(first, [listing])], [used(listing)]))
+    with pytest.raises(LaunchError):
+        investigation.run()
+    causes = found(replace(comparison, diagnosis=investigation.diagnosis))
+    assert causes == [("seed-missing-torch", "possible"), ("listing-order", "possible")]
+
+
 def test_a_rare_difference_needs_more_equal_runs() -> None:
     always, seldom = Rate(), Rate()
     always.add(pairs=20, different=20)

@@ -136,6 +136,8 @@ class Investigation:
         """The divergence under investigation, until something makes it disappear."""
         self._untried: list[Hypothesis] = []
         """What remains to be tried for the divergence under investigation."""
+        self._examined: Sequence[Hypothesis] = ()
+        """What the current trial removes."""
         self._too_few: set[Intervention] = set()
         """Interventions that would need more runs than are made, to rule out that their runs were equal by chance."""
         self._made_again: set[Intervention] = set()
@@ -504,8 +506,10 @@ class Investigation:
         """Run the program with some causes removed, unless that was done before; see `_runs_needed`."""
         intervention = self._held.also(*(one.intervention for one in together))
         if intervention not in self._trials:
+            self._examined = together
             runs = self._runs_needed(intervention, may_be_short=may_be_short, tried=tried)
             self._made(intervention, intervention.without(self._held), may_be_short=may_be_short, runs=runs)
+            self._examined = ()
         return self._trials[intervention]
 
     def _made(self, intervention: Intervention, added: Intervention, *, may_be_short: bool, runs: int) -> Trial:
@@ -692,16 +696,19 @@ class Investigation:
         return [experiment for experiment in self._experiments if experiment.factor in names]
 
     def _suppose_what_was_probed(self, divergence: Divergence | None) -> None:
-        """After an interruption, list as possible what the search was about to try."""
+        """After an interruption, list as possible what the search was trying, and was about to try."""
         if divergence is not None and not self._found and self._probed is not None:
+            self._causes += [_cause(one, Status.POSSIBLE, []) for one in self._examined[:_FEW]]
             self._suppose(divergence, self._probed.sources)
 
     def _suppose(self, divergence: Divergence, sources: Sequence[Source]) -> None:
         """Add causes that something points to but no experiment showed, and untried outside sources."""
         self._causes += [_cause(one, Status.LIKELY, []) for one in hypotheses_of_kind(divergence)]
+        named = {_named(cause) for cause in self._causes}
         for one in hypotheses(divergence, sources, leftovers=()):
-            if status := open_status(one, divergence, self._is_tried):
-                self._causes.append(_cause(one, status, []))
+            status = open_status(one, divergence, self._is_tried)
+            if status and _named(cause := _cause(one, status, [])) not in named:
+                self._causes.append(cause)
 
     def _is_tried(self, intervention: Intervention) -> bool:
         """Whether runs with an intervention were made, alone or with others; in the latter case they still differed."""
