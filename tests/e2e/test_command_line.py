@@ -194,7 +194,7 @@ def test_show_prints_a_whole_trace_or_a_step(traces: Recorded, tmp_path: Path) -
 
 
 def test_existing_output_is_kept(traces: Recorded, tmp_path: Path) -> None:
-    for command in (["check", "--output"], ["record", "-o"]):
+    for command in (["check", "--output"], ["check", "-o"], ["narrow", "-o"], ["record", "-o"]):
         finished = run(tmp_path, *command, traces("tiny-op"), "--", *program("raise", "0"))
         assert finished.status == 2
         assert "already exists and is not empty" in finished.text

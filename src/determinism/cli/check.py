@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 )
 @recording_options(without=["values", "invariants"])
 @click.option(
+    "-o",
     "--output",
     type=click.Path(path_type=Path),
     metavar="DIR",

@@ -40,6 +40,7 @@ class Sizes(click.ParamType):  # type: ignore[type-arg]  # older versions of cli
     "--sizes", type=Sizes(), default="1,16,64", show_default=True, help="Values of {batch}, one for each run."
 )
 @click.option(
+    "-o",
     "--output",
     type=click.Path(path_type=Path),
     metavar="DIR",

@@ -25,6 +25,7 @@ from determinism.cli.options import PROGRAM_SETTINGS, Reports, failure_option, o
 )
 @click.option("--at", type=click.IntRange(min=1), help="Value of {steps} in the first run.  [default: half of --steps]")
 @click.option(
+    "-o",
     "--output",
     type=click.Path(path_type=Path),
     metavar="DIR",

@@ -30,6 +30,7 @@ from determinism.cli.options import (
 )
 @recording_options(without=["values", "invariants", "level", "window"])
 @click.option(
+    "-o",
     "--output",
     type=click.Path(path_type=Path),
     metavar="DIR",
