@@ -332,24 +332,17 @@ _KINDS = {BatchKind.OP: Kind.OP, BatchKind.RNG: Kind.RNG, BatchKind.MIXING: Kind
 """The corresponding kinds in other comparisons: other rows, and padding, are data from outside the op."""
 
 
+@dataclass
 class OriginSearch:
     """Looks for the first op at which rows depend on their batch."""
 
-    def __init__(
-        self, places: Sequence[Place], axes: Mapping[int, Axes], ops: Sequence[Matches], sizes: Sequence[int]
-    ) -> None:
-        """Take the findings.
-
-        Args:
-            places: All places.
-            axes: The dimensions of rows, by the position of a place.
-            ops: The ops that take and make rows.
-            sizes: The size of the batches of each run.
-        """
-        self._places = places
-        self._axes = axes
-        self._ops = ops
-        self._sizes = sizes
+    places: Sequence[Place]
+    axes: Mapping[int, Axes]
+    """The dimensions of rows, by the position of a place."""
+    ops: Sequence[Matches]
+    """The ops that take and make rows."""
+    sizes: Sequence[int]
+    """The size of the batches of each run."""
 
     def origin(self, ops: Sequence[Matches], models: Sequence[Matches], padded: Sequence[Matches]) -> Origin | None:
         """The first op whose results for equal rows differ, or the next best explanation; None if there is none.
@@ -398,14 +391,14 @@ class OriginSearch:
         """The first op within a model that combines rows, or draws random numbers for them."""
         run = model.conflicts[0].later.run
         # If the function calls no module, all ops are its own.
-        within = any(place.is_module and place.calls[0].process is not None for place in self._places)
+        within = any(place.is_module and place.calls[0].process is not None for place in self.places)
         candidates: list[tuple[int, Origin]] = []
-        for found in self._ops:
+        for found in self.ops:
             if found.conflicts and found.place.moves_rows:
                 index = min(conflict.later.index for conflict in found.conflicts)
                 candidates.append((index, self._divergence(found, BatchKind.MIXING)))
-        for position, axes in self._axes.items():
-            place = self._places[position]
+        for position, axes in self.axes.items():
+            place = self.places[position]
             placed = next((one for one in place.calls if one.run == run), None)
             if placed is None or place.is_module or (within and placed.module is None):
                 continue
@@ -423,8 +416,8 @@ class OriginSearch:
 
     def _is_read_by_rows(self, maker: PlacedCall) -> bool:
         """Whether an op that works on rows reads what an op made from a whole batch, directly or through other ops."""
-        by_row = {id(placed): found.axes for found in self._ops for placed in found.place.calls}
-        later = (placed for place in self._places if not place.is_module for placed in place.calls)
+        by_row = {id(placed): found.axes for found in self.ops for placed in found.place.calls}
+        later = (placed for place in self.places if not place.is_module for placed in place.calls)
         made = {one.whole for one in maker.call.outputs}
         for placed in sorted(later, key=lambda one: one.index):
             if placed.run != maker.run or placed.index <= maker.index:
@@ -444,14 +437,14 @@ class OriginSearch:
         conflict = _first(found.conflicts)
         later = conflict.later
         axes = [at for at, axis in enumerate(found.axes.outputs) if axis >= 0]
-        sizes = (self._sizes[conflict.earlier.run], self._sizes[later.run])
+        sizes = (self.sizes[conflict.earlier.run], self.sizes[later.run])
         counts = len(found.conflicts), found.matched
         return _origin(later, kind, sizes, counts, axes[conflict.output])
 
     def _unpaired(self, placed: PlacedCall, kind: BatchKind) -> Origin:
         """An op whose rows cannot be compared, since its inputs or its outputs have none."""
-        other = self._sizes[0 if placed.run else min(1, len(self._sizes) - 1)]
-        return _origin(placed, kind, (other, self._sizes[placed.run]), (None, None), 0)
+        other = self.sizes[0 if placed.run else min(1, len(self.sizes) - 1)]
+        return _origin(placed, kind, (other, self.sizes[placed.run]), (None, None), 0)
 
 
 def _origin(

@@ -8,7 +8,7 @@ it was given, so any process that differs on its own and no later counts as the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -259,23 +259,18 @@ _BATCH = "determinism::batch"
 _HAVE_NO_STEPS = (Stream.WORKER, Stream.POOL)
 
 
+@dataclass
 class OriginTracer:
     """Follows the divergences of all streams back to their origins."""
 
-    def __init__(
-        self, results: Sequence[ProcessComparison], search: DigestSearch, is_whole: Callable[[], bool] = lambda: True
-    ) -> None:
-        """Take the streams.
+    results: Sequence[ProcessComparison]
+    """The comparison of each stream."""
+    search: DigestSearch
+    is_whole: Callable[[], bool] = lambda: True
+    """Whether every process of both runs was recorded to its end."""
 
-        Args:
-            results: The comparison of each.
-            search: Looks for digests.
-            is_whole: Whether every process of both runs was recorded to its end.
-        """
-        self._results = results
-        self._search = search
-        self._is_whole = is_whole
-        self._senders = Senders(results, search)
+    def __post_init__(self) -> None:
+        self._senders = Senders(self.results, self.search)
 
     def ways(self) -> list[list[Found]]:
         """Return the way of each diverging stream, from its divergence back to the origin; the earliest origin first."""
@@ -290,7 +285,7 @@ class OriginTracer:
         begun = [one for way in ways for one in way]
         shares = any(one.received.by_shared_memory for one in begun)
         count, first = 0, list[DeadDifference]()
-        for result in self._results:
+        for result in self.results:
             own = [one.divergence for one in begun if one.result is result]
             if (own and result.divergence is None) or (shares and result.shared is not None):
                 continue
@@ -323,14 +318,14 @@ class OriginTracer:
             return None
         assert own.traces is not None
         if found.divergence.op == _BATCH:
-            is_other = yields_batches_in_other_order(found.received, own.traces, self._search)
+            is_other = yields_batches_in_other_order(found.received, own.traces, self.search)
             return found._replace(divergence=as_other_batch(found.divergence)) if is_other else None
-        told = Threads(self._others(own), self._search).distinguished(found.divergence, found.received)
+        told = Threads(self._others(own), self.search).distinguished(found.divergence, found.received)
         return None if told is None else found._replace(divergence=told)
 
     def _raced_for_memory(self, found: Found) -> Found:
         """Attribute the divergence to a race if it read memory that another process writes at any time."""
-        others = (other for other in self._results if other.part_of != found.result.part_of)
+        others = (other for other in self.results if other.part_of != found.result.part_of)
         if not found.received.by_shared_memory or not any(
             self._senders.writes_shared_memory(other) for other in others
         ):
@@ -341,8 +336,8 @@ class OriginTracer:
         """Attribute the divergence to a torn checkpoint if what it read may come from one that a thread of its process saved."""
         if found.divergence.kind is not Kind.DATA or not found.received.pairs:
             return found
-        own = [one for one in self._results if one.part_of == found.result.part_of and one.traces is not None]
-        torn = as_torn(found.divergence, found.received, own, self._search)
+        own = [one for one in self.results if one.part_of == found.result.part_of and one.traces is not None]
+        torn = as_torn(found.divergence, found.received, own, self.search)
         return found if torn is None else found._replace(divergence=torn)
 
     def _of_collective(self, found: Found) -> Found:
@@ -351,13 +346,13 @@ class OriginTracer:
         exchanged = own.exchanged
         if exchanged is None or found.divergence is not own.divergence or found.received.pairs:
             return found
-        processes = [result for result in self._results if result.stream is Stream.PROCESS]
+        processes = [result for result in self.results if result.stream is Stream.PROCESS]
         for result in processes:
             if result.divergence is not None and result is not own and result.exchanged is None:
                 return found
             if result.sent is not None and result.sent.step <= exchanged.step:
                 return found
-        if not self._is_whole() or any(
+        if not self.is_whole() or any(
             shares_unwritten_memory(result.traces[0], exchanged.step)
             for result in processes
             if result.traces is not None
@@ -369,7 +364,7 @@ class OriginTracer:
         """Return the streams of other threads of the same process, including its own if that joins several threads."""
         return [
             other.traces
-            for other in self._results
+            for other in self.results
             if other.part_of == own.part_of
             and other.stream in SHARE_MEMORY
             and other.traces is not None

@@ -72,22 +72,15 @@ def _compare(task: _Task) -> _Done:
     return _Done(replace(result, traces=None), truncated, records)
 
 
+@dataclass
 class PairsOverExecutor:
     """Compares pairs of processes with the workers of an executor; may be reused for several runs."""
 
-    def __init__(
-        self, make: Callable[[], Executor], workers: int, warn: Callable[[str], None] = lambda message: None
-    ) -> None:
-        """Set up without starting anything.
-
-        Args:
-            make: Makes the executor, and makes it again if its workers died.
-            workers: How many workers it has.
-            warn: Called when workers died.
-        """
-        self._make = make
-        self._workers = workers
-        self._warn = warn
+    make: Callable[[], Executor]
+    """Makes the executor, and makes it again if its workers died."""
+    workers: int
+    warn: Callable[[str], None] = lambda message: None
+    """Called when workers died."""
 
     def __call__(self, pairs: Sequence[ProcessPair], is_stopped: bool) -> Sequence[ProcessComparison | None]:
         """Compare the pairs.
@@ -99,7 +92,7 @@ class PairsOverExecutor:
         for attempt in range(1, MOST_ATTEMPTS + 1):
             left = [number for number in range(len(pairs)) if number not in found]
             try:
-                with self._make() as executor:
+                with self.make() as executor:
                     for number, done in self._each(executor, pairs, left, is_stopped):
                         ReadSoFar.records += done.records
                         found[number] = done
@@ -112,7 +105,7 @@ class PairsOverExecutor:
                         f"Comparison workers died {attempt} times, and {count} of {len(pairs)} pairs of processes were not compared ({error}). "
                         "Memory may be short: try a smaller --jobs.",
                     ) from None
-                self._warn(f"A comparison worker died; {count} of {len(pairs)} pairs of processes are compared again.")
+                self.warn(f"A comparison worker died; {count} of {len(pairs)} pairs of processes are compared again.")
         return [self._taken_over(pair, found[number]) for number, pair in enumerate(pairs)]
 
     def _each(
@@ -128,7 +121,7 @@ class PairsOverExecutor:
                     _Side(name_of(one.folder), one.key, one.description, one.from_step) for one in pairs[number]
                 )
                 running[executor.submit(_compare, _Task(first, second, is_stopped))] = number
-                if len(running) >= _MOST_WAITING * self._workers:
+                if len(running) >= _MOST_WAITING * self.workers:
                     return
 
         hand_out()

@@ -369,15 +369,11 @@ class Flow:
                 return True
         return False
 
-    def _allocation(self, first: Entry | None) -> int | None:
-        """Return the number of the record that allocated the unwritten memory that a record of the first run reads."""
-        return None if first is None else self._origins[0].allocation_behind(first)
-
     def _new_root(self, group: Group, row: int, sides: Sides, aspects: Aspects, incoming: Incoming) -> int:
         index = self.num_roots
         self.num_roots += 1
         unwritten = None not in sides and self._reads_unwritten(sides, incoming)
-        allocation = self._allocation(sides[0]) if unwritten else None
+        allocation = self._origins[0].allocation_behind(sides[0]) if unwritten and sides[0] is not None else None
         arrivals = list(self._arrivals(*sides))
         of_any = next((one.number for one in arrivals if one.receives_from_any), None)
         behind = None

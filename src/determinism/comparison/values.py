@@ -135,6 +135,7 @@ class ValueSide:
 # Reads two processes in lockstep once more, with the values that were kept of them.
 
 _PARAMETER = "determinism::parameter"
+_ROUNDING = (Likeness.ROUNDING, None)
 
 
 class _Gap(NamedTuple):
@@ -196,7 +197,7 @@ class ValueScan:
             self._alone[run] += int((chunk.columns["role"][alone] != Role.STATE).sum())
         paired = group.pairing.are_pairs
         for at in np.flatnonzero(group.flags.outputs & paired & is_late).tolist():
-            if self._first is not None and (self._beyond is not None or not self._is_rounding(self._first)):
+            if self._first is not None and (self._beyond is not None or self._first.looks_like not in _ROUNDING):
                 break
             self._look(group, int(first[at]), int(second[at]))
         roles = np.where(paired, group.first.columns["role"][first] if group.first.rows else -1, -1)
@@ -213,9 +214,6 @@ class ValueScan:
         self._has_come |= bool(come.any())
         return np.asarray(late)
 
-    def _is_rounding(self, parting: Parting) -> bool:
-        return parting.looks_like in (Likeness.ROUNDING, None)
-
     def _look(self, group: Group, first: int, second: int) -> None:
         """Compare the outputs of a pair of records."""
         numbers = (group.first.first + first, group.second.first + second)
@@ -229,8 +227,7 @@ class ValueScan:
 
     def _note(self, group: Group, row: int, outputs: tuple[OutputDifference, ...]) -> None:
         looks_like = likeness(outputs)
-        is_beyond = looks_like not in (Likeness.ROUNDING, None)
-        if self._first is not None and not is_beyond:
+        if self._first is not None and looks_like in _ROUNDING:
             return
         side, columns = self._sides[0], group.first.columns
         stack = side.names.stack(int(columns["stack"][row]))

@@ -402,26 +402,27 @@ def _steps(process: ProcessTrace) -> Iterator[Step]:
 
 def _replicated(text: str | None) -> Iterator[Replicated]:
     """Yield the replicas that a record declares; nothing if it is damaged."""
-    try:
-        said = json.loads(text or "")
-        ranks, names = said["ranks"], said["names"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return
-    if isinstance(ranks, list) and isinstance(names, list):
-        yield Replicated(
-            tuple(rank for rank in ranks if type(rank) is int), tuple(name for name in names if isinstance(name, str))
-        )
+    for ranks, names in _declared(text, "names"):
+        if isinstance(names, list):
+            yield Replicated(ranks, tuple(name for name in names if isinstance(name, str)))
 
 
 def _divided(text: str | None) -> Iterator[Divided]:
     """Yield the parts of a model that a record declares; nothing if it is damaged."""
+    for ranks, is_shared in _declared(text, "shared"):
+        if isinstance(is_shared, bool):
+            yield Divided(ranks, is_shared)
+
+
+def _declared(text: str | None, what: str) -> Iterator[tuple[tuple[int, ...], Any]]:
+    """Yield the ranks that a record declares, and what it says about them; nothing if it is damaged."""
     try:
         said = json.loads(text or "")
-        ranks, is_shared = said["ranks"], said["shared"]
+        ranks, about = said["ranks"], said[what]
     except (ValueError, TypeError, KeyError, RecursionError):
         return
-    if isinstance(ranks, list) and isinstance(is_shared, bool):
-        yield Divided(tuple(rank for rank in ranks if type(rank) is int), is_shared)
+    if isinstance(ranks, list):
+        yield tuple(rank for rank in ranks if type(rank) is int), about
 
 
 def _held(process: ProcessTrace, chunk: Chunk, row: int, op: str) -> Iterator[tuple[tuple[str, str], Value]]:

@@ -110,25 +110,20 @@ _LINKED = frozenset({".git"})
 _MARKS_OF_ENVIRONMENTS = ("pyvenv.cfg", "conda-meta")
 
 
+@dataclass
 class FreshCopy:
     """A copy of a folder, at a fixed path, that every run finds in the same state; a context manager that removes it.
 
     Relative paths, including those with `..`, resolve as before: the copy is surrounded by links to what surrounds
     the folder. Symbolic links are kept; those into the folder point into the copy. Virtual environments and `.git`
-    are links to the original.
+    are links to the original. All paths are absolute.
     """
 
-    def __init__(self, original: Path, left_out: Path, omitted: Collection[str] = ()) -> None:
-        """Copy nothing yet.
-
-        Args:
-            original: Absolute path of the folder.
-            left_out: Absolute path of the folder for traces, which is not copied.
-            omitted: Absolute paths of files and folders that are not copied either.
-        """
-        self.original = original
-        self._left_out = left_out
-        self._omitted = omitted
+    original: Path
+    left_out: Path
+    """The folder for traces, which is not copied."""
+    omitted: Collection[str] = ()
+    """Files and folders that are not copied either."""
 
     def __enter__(self) -> Self:
         """Create the folder that will hold the copy.
@@ -190,15 +185,15 @@ class FreshCopy:
         )
 
     def _is_copied(self, entry: os.DirEntry[str]) -> bool:
-        is_ours = Path(entry.path) in (self._left_out, self._root)
-        is_left_out = entry.name in _LEFT_OUT or is_ours or entry.path in self._omitted
+        is_ours = Path(entry.path) in (self.left_out, self._root)
+        is_left_out = entry.name in _LEFT_OUT or is_ours or entry.path in self.omitted
         return not is_left_out and not _is_linked(entry)
 
     def _copy(self, source: Path, target: Path) -> None:
         target.mkdir()
         for entry in os.scandir(source):
             to = target / entry.name
-            if entry.path in self._omitted:
+            if entry.path in self.omitted:
                 continue
             if entry.is_symlink():
                 to.symlink_to(self._retargeted(Path(entry.path)))

@@ -444,7 +444,12 @@ class Settings:
             settings.add(self._open)
 
     def will_undo(self, name: str, undo: Callable[[], None]) -> None:
-        """Also undo another change, before undoing those made so far; the name is for messages if that fails."""
+        """Also undo another change, before undoing those made so far.
+
+        Args:
+            name: Name of the change in messages if that fails.
+            undo: Function that undoes the change.
+        """
         self._undo.append((name, undo))
 
     def __iter__(self) -> Iterator[Setting]:
