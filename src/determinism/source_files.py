@@ -21,8 +21,8 @@ _FRAMEWORKS = frozenset(
 )
 _LIBRARY = tuple(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib"))
 _OWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
-_RUNNERS = frozenset({"pytest", "_pytest", "pluggy", "xdist", "execnet", "__channelexec__"})
-"""Packages that run the user's tests, and a module of `execnet`: not part of the program even if they were started as the program."""
+_RUNNERS = frozenset({"pytest", "_pytest", "pluggy", "xdist"})
+"""Packages that run the user's tests: not part of the program even if they were started as the program."""
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
@@ -30,7 +30,7 @@ class Owner(IntEnum):
     """Owner of code."""
 
     FOREIGN = 0
-    """The interpreter, a framework, a runner of tests, or this package."""
+    """The interpreter, a framework, or this package."""
     LIBRARY = 1
     """An installed package."""
     USER = 2
@@ -49,16 +49,14 @@ def owner_of_module(module: str, file: str) -> Owner:
         file: The file that it was read from, or its generator in angle brackets.
     """
     if file.startswith("<"):
-        # A worker of pytest-xdist is started with the text of `execnet`, as if by `python -c`.
-        is_given = module == "__main__" and "execnet" not in sys.modules
-        return Owner.USER if is_given or file.startswith("<ipython") else Owner.FOREIGN
+        return Owner.USER if module == "__main__" or file.startswith("<ipython") else Owner.FOREIGN
     root = module.partition(".")[0]
-    if root in _FRAMEWORKS or _RUNNERS & (_started_packages() if root == "__main__" else {root}):
+    if root in _FRAMEWORKS:
         return Owner.FOREIGN
     is_installed = any(part in file for part in _INSTALLED)
     if not is_installed and file.startswith(_LIBRARY) and (root in sys.stdlib_module_names or root == "__main__"):
         return Owner.FOREIGN
-    if root in _started_packages():
+    if root in _started_packages() and root not in _RUNNERS:
         return Owner.USER
     if (
         is_installed

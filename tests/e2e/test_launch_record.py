@@ -83,7 +83,7 @@ def test_log_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
 
 
 def test_trace_that_vanished_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="could not be finished"):
+    with pytest.raises(TraceError, match="could not be finished: the folder was removed while the program ran"):
         record_program(["rm", "-r", str(tmp_path / "trace")], RunSpec(tmp_path / "trace"))
 
 

@@ -101,6 +101,14 @@ ORIGINS = {
         "seed-missing-numpy",
         ("import numpy as np", "import numpy as np\nnp.random.seed(1)"),
     ),
+    "statement-in-the-line-of-its-function": (
+        """
+        import numpy as np
+        def rows(): return torch.tensor(np.random.rand(3))  # used # origin
+        """,
+        "seed-missing-numpy",
+        ("import numpy as np", "import numpy as np\nnp.random.seed(1)"),
+    ),
     "bytes-of-a-device": (
         """
         import struct

@@ -535,6 +535,9 @@ def test_an_unparsable_file_is_a_finding_and_does_not_stop_lint(tmp_path: Path) 
     found = lint(LintRequest((str(tmp_path),))).findings
     assert [one.rule for one in found] == ["unparsable", "unparsable", "hash-order"]
     assert [one.severity.value for one in found] == ["not examined", "not examined", "differs"]
+    assert found[0].message.startswith("The file cannot be parsed") and found[1].message.startswith(
+        "The file cannot be read"
+    )
 
 
 LOOKUP = """

@@ -259,7 +259,7 @@ class Program:
         )
 
     def statement_at(self, file: str, line: int, *, conditions: bool) -> Iterator[_Node]:
-        """Yield the expressions of the smallest statement at a line, and of the conditions that guard it if these matter."""
+        """Yield the expressions of the smallest statements at a line, and of the conditions that guard them if these matter."""
         for module in self._modules:
             if module.file != file:
                 continue
@@ -268,8 +268,8 @@ class Program:
                 for node in ast.walk(module.tree)
                 if isinstance(node, ast.stmt) and node.end_lineno is not None and node.lineno <= line <= node.end_lineno
             ]
-            if spans:
-                at: ast.AST = min(spans, key=lambda span: span[0])[1]
+            least = min((extent for extent, _ in spans), default=0)
+            for at in (node for extent, node in spans if extent == least):
                 yield from ((module, part) for part in own_expressions(at))
                 if conditions:
                     yield from self._conditions(module, at)

@@ -331,7 +331,9 @@ class _RepeatedTest:
         trace = self._folder / f"run-{self._preparations}-{self._number}"
         self._traces.append(trace)
         try:
-            with recording(RunSpec(trace, level=Level(self._plan.level), steps=self._plan.steps)):
+            with recording(RunSpec(trace, level=Level(self._plan.level), steps=self._plan.steps)) as session:
+                # What is recorded at the end, such as state that differs, comes from no line of pytest.
+                session.begin_at(sys._getframe())
                 yield
         except (KeyboardInterrupt, pytest.exit.Exception):
             raise

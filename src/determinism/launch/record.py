@@ -182,6 +182,12 @@ def _descriptions(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _unwritable(folder: Path, error: OSError) -> TraceError:
+    if not folder.is_dir():
+        return TraceError(
+            "trace-unwritable",
+            f"The trace {folder} could not be finished: the folder was removed while the program ran, with what was recorded in it. Give "
+            "a folder with --output that the program does not remove.",
+        )
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     return TraceError(
         "disk-full" if is_full else "trace-unwritable",

@@ -157,9 +157,9 @@ def _code(source: str | list[str]) -> str:
     return "\n".join(lines)
 
 
-def unparsable(file: str, reason: str, line: int = 1, column: int = 1) -> Finding:
+def unparsable(file: str, reason: str, line: int = 1, column: int = 1, *, verb: str = "parsed") -> Finding:
     """Return the only finding of a file that cannot be parsed or read."""
-    message = f"The file cannot be parsed ({reason}), so it was not checked."
+    message = f"The file cannot be {verb} ({reason}), so it was not checked."
     return Finding("unparsable", Severity.NOT_EXAMINED, message, file, line, column, "")
 
 
@@ -297,7 +297,7 @@ def lint_file(file: str, device: str | None = None, versions: Versions = ()) -> 
     try:
         source = read(file)
     except ValueError as error:
-        return 0, [unparsable(file, str(error))]
+        return 0, [unparsable(file, str(error), verb="read")]
     return source.text.count("\n") + 1, lint_text(source, device, versions)
 
 
