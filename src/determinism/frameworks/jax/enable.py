@@ -94,12 +94,7 @@ def to_array(thing: Any) -> tuple[np.ndarray[Any, Any], dict[str, Any]] | None:
 
 
 def from_array(array: np.ndarray[Any, Any], description: dict[str, Any]) -> jax.Array:
-    """The array or key that `to_array` converted.
-
-    Args:
-        array: The array that `to_array` returned.
-        description: The description that it returned.
-    """
+    """The array or key that `to_array` converted to this array and description."""
     if "key" in description:
         return jax.random.wrap_key_data(jax.numpy.asarray(array), impl=description["key"])
     if "dtype" in description:
@@ -137,21 +132,12 @@ def seed(streams: Streams) -> None:
 
 
 def capture() -> Callable[[], None]:
-    """Save nothing: there is no global generator.
-
-    Returns:
-        A function that does nothing.
-    """
+    """Save nothing: there is no global generator; return a function that does nothing."""
     return lambda: None
 
 
 def reseeder(thing: Any, name: str) -> Callable[[Streams], None] | None:
-    """Return None: JAX objects cannot be seeded in place.
-
-    Args:
-        thing: The registered object.
-        name: The name that it was registered under.
-    """
+    """Return None: JAX objects cannot be seeded in place."""
     return None
 
 
