@@ -71,7 +71,7 @@ def limits() -> list[tuple[str, str]]:
         spool == constant("trace/stream.py", "_MOST_PENDING_BYTES") == constant("trace/kept_values.py", "_MOST_BYTES")
     )
     return [
-        ("batch-invariance.md", f"take more than {size(constant('batch/torch.py', '_MOST_BYTES'))}"),
+        ("batch-invariance.md", f"take more than {size(constant('trace/row_calls.py', '_MOST_BYTES'))}"),
         ("causes.md", f"({constant('launch/further_runs.py', '_BUDGET_RUNS')} runs by"),
         ("causes.md", f"at least {'one minute' if least == 60 else least} and at most {most / 60:g}"),
         ("command-line.md", f"[default: {constant('launch/further_runs.py', '_BUDGET_RUNS')} runs, {least / 60:g} to {most / 60:g}"),

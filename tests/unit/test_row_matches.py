@@ -120,21 +120,21 @@ def test_calls_are_read_back_from_the_file(tmp_path: Path) -> None:
         SeenCall(-1, "Linear", 5, 2, {**FACTS, "state": "00"}, (padded,), ()),
     ] * 200
     writer = RowCallsWriter(tmp_path, max_bytes=1 << 20)
-    for one in calls:
-        writer.add(one)
+    reasons = [writer.add(one) for one in calls]
     writer.close()
     writer.close()
 
-    assert list(read_row_calls(tmp_path)) == calls and not writer.is_full
+    assert list(read_row_calls(tmp_path)) == calls and not any(reasons)
 
 
 def test_calls_beyond_the_size_limit_are_left_out(tmp_path: Path) -> None:
     writer = RowCallsWriter(tmp_path, max_bytes=100)
-    for _ in range(3):
-        writer.add(SeenCall(3, "aten::relu", -1, 2, FACTS, (tensor("ab"),), ()))
+    reasons = [writer.add(SeenCall(3, "aten::relu", -1, 2, FACTS, (tensor("ab"),), ())) for _ in range(4)]
     writer.close()
 
-    assert len(list(read_row_calls(tmp_path))) == 2 and writer.is_full
+    assert len(list(read_row_calls(tmp_path))) == 2
+    # Said once.
+    assert reasons == [None, None, "their digests take more than 100 bytes, so later rows were not examined", None]
 
 
 def test_a_process_without_recorded_rows_has_none(tmp_path: Path) -> None:

@@ -15,13 +15,10 @@ import numpy as np
 from determinism.digest import digest_bytes
 from determinism.frameworks.jax.arrays import array_of, as_array
 from determinism.frameworks.jax.inside import functions_in
-from determinism.trace.row_calls import RowCallsWriter, SeenCall, SeenTensor
+from determinism.trace.row_calls import RowCallsWriter, SeenCall, SeenTensor, counts_of_rows
 from determinism.trace.schema import NONE
 from determinism.types import Phase
 
-_MOST_BYTES = 1 << 30
-_MOST_ROWS_PER_SAMPLE = 512
-"""If a sample has more rows than this, they count as one."""
 _DRAWS = frozenset(
     {"random_bits", "random_split", "random_fold_in", "threefry2x32", "rng_bit_generator", "rng_uniform"}
 )
@@ -39,14 +36,9 @@ def seen(array: Any, batch: int) -> SeenTensor:
     """The digests with which an array is compared row by row."""
     shape = tuple(int(size) for size in array.shape)
     array = np.ascontiguousarray(array).reshape(shape)
-    rows = {}
-    for dimension, size in enumerate(shape):
-        # The first dimension has several rows per sample if other dimensions were folded into it.
-        if not size or size % batch or (dimension and size != batch) or (batch == 1 and size == 1):
-            continue
-        count = size if size // batch <= _MOST_ROWS_PER_SAMPLE else batch
-        rows[dimension] = _digests(np.moveaxis(array, dimension, 0), count)
-    return SeenTensor(shape, digest_bytes(array.tobytes()), rows if array.size else {})
+    counts = counts_of_rows(shape, batch) if array.size else ()
+    rows = {dimension: _digests(np.moveaxis(array, dimension, 0), count) for dimension, count in counts}
+    return SeenTensor(shape, digest_bytes(array.tobytes()), rows)
 
 
 def _digests(array: Any, count: int) -> bytes:
@@ -86,7 +78,7 @@ class Rows:
             OSError: The file cannot be made.
         """
         self._batch = int(request["batch"])
-        self._writer = RowCallsWriter(folder, max_bytes=_MOST_BYTES)
+        self._writer = RowCallsWriter(folder)
         self._full = full
         self._programs: dict[Any, _Program] = {}
         self._mixing: dict[Any, bool] = {}
@@ -116,11 +108,9 @@ class Rows:
             "mixes": given.is_mixing,
         }
         outputs = tuple(seen(as_array(array), self._batch) for array in made)
-        was_full = self._writer.is_full
-        name = f"jax::{execution.name}"
-        self._writer.add(SeenCall(record, name, NONE, self._batch, facts, given.inputs, outputs))
-        if self._writer.is_full and not was_full:
-            self._full(f"their digests take more than {_MOST_BYTES:,} bytes, so later rows were not examined")
+        call = SeenCall(record, f"jax::{execution.name}", NONE, self._batch, facts, given.inputs, outputs)
+        if (reason := self._writer.add(call)) is not None:
+            self._full(reason)
 
     def _combines_rows(
         self, original: Callable[..., Any], execution: Any, args: Sequence[Any], arrays: dict[int, Any]

@@ -16,15 +16,13 @@ from determinism.frameworks.torch.compilers import CompiledKernel, TritonLaunch
 from determinism.frameworks.torch.ops import OpTraits
 from determinism.frameworks.torch.recorder import RecordMaker
 from determinism.frameworks.torch.tensor_bytes import digest_tensor, is_plain, leaves, plain_parts
-from determinism.trace.row_calls import RowCallsWriter, SeenCall, SeenTensor
+from determinism.trace.row_calls import RowCallsWriter, SeenCall, SeenTensor, counts_of_rows
 from determinism.trace.schema import NONE
 from determinism.types import Phase
 
 # Digests of a tensor's rows: of the slices along each dimension that may be that of the samples.
 
 _data_pointer = torch._C.TensorBase.data_ptr
-_MOST_ROWS_PER_SAMPLE = 512
-"""If a sample has more rows than this, they count as one."""
 
 
 def seen(tensor: torch.Tensor, batch: int, *, with_padding: bool = False) -> SeenTensor:
@@ -41,12 +39,7 @@ def seen(tensor: torch.Tensor, batch: int, *, with_padding: bool = False) -> See
     tensor = _on_host(tensor.detach())
     whole = _digests(tensor.contiguous(), 1)
     rows = {}
-    for dimension, size in enumerate(shape):
-        # The first dimension has several rows per sample if other dimensions were folded into it.
-        if size % batch or (dimension and size != batch) or (batch == 1 and size == 1):
-            continue
-        per_sample = size // batch
-        count = size if per_sample <= _MOST_ROWS_PER_SAMPLE else batch
+    for dimension, count in counts_of_rows(shape, batch):
         rows[dimension] = _digests(tensor.movedim(dimension, 0).contiguous(), count)
     unpadded = _unpadded(tensor) if with_padding and len(shape) > 1 and shape[0] == batch else b""
     return SeenTensor(shape, whole, rows, unpadded)
@@ -77,7 +70,6 @@ def _unpadded(tensor: torch.Tensor) -> bytes:
     return b"".join(found)
 
 
-_MOST_BYTES = 1 << 30
 _MOST_SENSITIVE = 20
 _WITHOUT_ROWS = "rows of ops"
 _SENSITIVE = (
@@ -106,7 +98,7 @@ class Rows:
         self._evaluates = "evaluation" in request["settings"]
         self._perturbs = "perturbed" in request["settings"]
         self._mkldnn = torch.backends.mkldnn.set_flags(False)[0] if "mkldnn-off" in request["settings"] else None
-        self._writer = RowCallsWriter(folder, max_bytes=_MOST_BYTES)
+        self._writer = RowCallsWriter(folder)
         self._states: dict[int, tuple[weakref.ref[torch.Tensor], int, int, bytes]] = {}
         self._weights: dict[Any, tuple[weakref.ref[torch.Tensor], int, SeenTensor]] = {}
         self._op: tuple[OpTraits, Any, tuple[SeenTensor, ...]] | None = None
@@ -227,10 +219,7 @@ class Rows:
         return version, known[3]
 
     def _add(self, recorder: RecordMaker, call: SeenCall) -> None:
-        was_full = self._writer.is_full
-        self._writer.add(call)
-        if self._writer.is_full and not was_full:
-            reason = f"their digests take more than {_MOST_BYTES:,} bytes, so later rows were not examined"
+        if (reason := self._writer.add(call)) is not None:
             recorder.writer.blind_spot("rows-cut", _WITHOUT_ROWS, reason)
 
     def close(self) -> None:

@@ -39,11 +39,7 @@ def _devices_in_use() -> list[int]:
 
 
 def capture() -> Callable[[], None]:
-    """Save the seed for devices that are not in use yet; the states of generators cannot be read.
-
-    Returns:
-        A function that restores the seed.
-    """
+    """Save the seed for devices that are not in use yet; return a function that restores it. States of generators cannot be read."""
     before = os.environ.get(_SEED_VARIABLE)
 
     def restore() -> None:
@@ -56,7 +52,7 @@ def capture() -> Callable[[], None]:
 
 
 def reseeder(thing: Any, name: str) -> Callable[[Streams], None] | None:
-    """A function that seeds a `cupy.random.RandomState`; None if the thing is not one."""
+    """A function that seeds a `cupy.random.RandomState` registered under a name; None if the thing is not one."""
     if not isinstance(thing, cupy.random.RandomState):
         return None
     return lambda streams: thing.seed(streams.integer("cupy", "own", name, bits=63))
@@ -103,7 +99,7 @@ def to_array(thing: Any) -> tuple[np.ndarray[Any, Any], dict[str, Any]] | None:
 
 
 def from_array(array: np.ndarray[Any, Any], description: dict[str, Any]) -> Any:
-    """The array, on the current device."""
+    """The array that `to_array` converted to this array and description, on the current device."""
     return cupy.asarray(array)
 
 

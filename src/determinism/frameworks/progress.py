@@ -292,34 +292,8 @@ def note_earlier_threads(writer: ProcessWriter, names: Sequence[str]) -> None:
     )
 
 
-class UnrecordedThreads:
-    """Notes each unrecorded thread that uses the framework once, as a blind spot."""
-
-    def __init__(
-        self, reason: str, writer: Callable[[], ProcessWriter | None], note_racy: Callable[[str], None]
-    ) -> None:
-        """Begin with no threads.
-
-        Args:
-            reason: Why they are not recorded.
-            writer: Returns the writer, which keeps blind spots; None while nothing is recorded.
-            note_racy: Called with "threads" when a thread takes part.
-        """
-        self._reason = reason
-        self._writer = writer
-        self._note_racy = note_racy
-        self._noted: set[int] = set()
-
-    def used(self) -> None:
-        """Note that this thread, which is not the recorded one, uses the framework."""
-        ident = threading.get_ident()
-        writer = None if ident in self._noted else self._writer()
-        if writer is None:
-            return
-        self._noted.add(ident)
-        thread = threading._active.get(ident)  # type: ignore[attr-defined]
-        if thread is None or isinstance(thread, threading._DummyThread):
-            # A thread of the framework runs the program's function as part of an op whose result is recorded.
-            return
-        writer.blind_spot("thread", thread.name, self._reason)
-        self._note_racy("threads")
+def thread_of_program() -> threading.Thread | None:
+    """This thread; None for one of the framework, which runs the program's function as part of an op whose result is recorded."""
+    # `current_thread` would make an object for such a thread.
+    thread: threading.Thread | None = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
+    return None if isinstance(thread, threading._DummyThread) else thread

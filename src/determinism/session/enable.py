@@ -184,7 +184,7 @@ def seed_settings(*, change: bool) -> list[Setting]:
         if group == "python" or loaded[group] or is_installed(group):
             effect = Effect.NOW if loaded[group] else Effect.WAITING
             effect = Effect.ALREADY if loaded[group] and not change else effect
-            failure = seeding.failures().get(group, "")
+            failure = seeding.STATE.failures.get(group, "")
             effect = Effect.FAILED if failure else effect
             found.append(Setting(name, group, None, None if failure else after, effect, _WHY, _SOURCE, failure, _LINE))
     if loaded["numpy"]:
@@ -193,7 +193,7 @@ def seed_settings(*, change: bool) -> list[Setting]:
 
 
 def _unseeded_numpy(change: bool) -> Setting:
-    reason = seeding.unseeded_numpy_obstacle()
+    reason = seeding.STATE.unseeded_numpy_obstacle
     effect = Effect.FAILED if reason else Effect.NOW if change else Effect.ALREADY
     return Setting(
         "entropy of numpy.random.default_rng() without a seed",

@@ -144,8 +144,11 @@ class SeedingState:
         self.children = 0
         self.is_watching = False
         self.failures: dict[str, str] = {}
+        """Why a framework's generators could not be seeded, by the framework's name."""
         self.unseeded_numpy_obstacle: str | None = None
+        """Why NumPy generators created without a seed still use the system's entropy; None if they do not."""
         self.unseeded_numpy = UnseededNumpy(lambda: self.streams)
+        """Seeds NumPy generators created without a seed."""
 
     @property
     def streams(self) -> Streams:
@@ -299,16 +302,6 @@ def active_seeds() -> Seeds | None:
     return STATE.seeds
 
 
-def unseeded_numpy() -> UnseededNumpy:
-    """Return the object that seeds NumPy generators created without a seed."""
-    return STATE.unseeded_numpy
-
-
-def unseeded_numpy_obstacle() -> str | None:
-    """Return why NumPy generators created without a seed still use the system's entropy; None if they do not."""
-    return STATE.unseeded_numpy_obstacle
-
-
 def activate(seeds: Seeds | None) -> None:
     """Put seeds in force and seed everything that is loaded.
 
@@ -362,11 +355,6 @@ def _seed_framework(framework: str) -> None:
         import_module(STATES[framework]).seed(STATE.streams)
     except Exception as error:
         STATE.failures[framework] = f"{type(error).__name__}: {error}"
-
-
-def failures() -> dict[str, str]:
-    """Return why a framework's generators could not be seeded, by the framework's name."""
-    return STATE.failures
 
 
 def require_seeded() -> None:

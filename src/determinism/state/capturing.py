@@ -17,7 +17,7 @@ from determinism.errors import StateError, UsageError
 from determinism.frameworks.registry import ENABLERS, STATES
 from determinism.knowledge.settings import Control
 from determinism.session import seeding
-from determinism.session.seeding import active_seeds, rank_of_environment, registered_generators, unseeded_numpy
+from determinism.session.seeding import active_seeds, rank_of_environment, registered_generators
 from determinism.state.captured import FORMAT, Encoder, State, from_bytes, keeper, loaded_keepers
 from determinism.types import __version__
 
@@ -267,7 +267,7 @@ def capture(*, epoch: int | None = None, step: int | None = None, **parts: Any) 
         "surroundings": surroundings(),
         "settings": present_settings(),
         "seeds": None if seeds is None else encoder.encode(seeds.state_dict(), "seeds"),
-        "unseeded": 0 if seeds is None else unseeded_numpy().count,
+        "unseeded": 0 if seeds is None else seeding.STATE.unseeded_numpy.count,
         "generators": {name: encoder.encode(state, f"generators.{name}") for name, state in global_states().items()},
         "registered": {
             name: {"kind": kind, "value": encoder.encode(state, f"registered.{name}")}
@@ -428,7 +428,7 @@ def _restore_seeds(state: State) -> None:
     seeds = seeding.active_seeds() or seeding.seed(place["master"])
     # The rank is the same, or a different one was allowed.
     seeds.load_state_dict({**place, "rank": seeds.streams.rank})
-    seeding.unseeded_numpy().go_on_after(state.document["unseeded"])
+    seeding.STATE.unseeded_numpy.go_on_after(state.document["unseeded"])
 
 
 # A state that checkpoints itself, for `torch.distributed.checkpoint`.

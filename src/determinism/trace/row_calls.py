@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,9 @@ from determinism.trace.schema import ROWS_FILE
 from determinism.trace.stream import read_table
 
 DIGEST_BYTES = 16
+_MOST_BYTES = 1 << 30
+_MOST_ROWS_PER_SAMPLE = 512
+"""If a sample has more rows than this, they count as one."""
 _CALLS_PER_BATCH = 256
 _COLUMNS = pa.schema(
     [
@@ -27,6 +30,19 @@ _COLUMNS = pa.schema(
         ("digests", pa.large_binary()),
     ]
 )
+
+
+def counts_of_rows(shape: Sequence[int], batch: int) -> Iterator[tuple[int, int]]:
+    """Yield each dimension of a tensor that may be that of the samples, with the number of rows to digest along it.
+
+    Args:
+        shape: Its shape, without zeros.
+        batch: How many samples the batch has.
+    """
+    for dimension, size in enumerate(shape):
+        # The first dimension has several rows per sample if other dimensions were folded into it.
+        if not (size % batch or (dimension and size != batch) or (batch == 1 and size == 1)):
+            yield dimension, size if size // batch <= _MOST_ROWS_PER_SAMPLE else batch
 
 
 @dataclass(frozen=True)
@@ -82,7 +98,7 @@ class SeenCall:
 class RowCallsWriter:
     """Appends calls to the file of one process."""
 
-    def __init__(self, folder: Path, *, max_bytes: int) -> None:
+    def __init__(self, folder: Path, *, max_bytes: int = _MOST_BYTES) -> None:
         """Create the file.
 
         Args:
@@ -95,21 +111,20 @@ class RowCallsWriter:
         self._file = pa.OSFile(str(folder / ROWS_FILE), "wb")
         self._stream = pa.ipc.new_stream(self._file, _COLUMNS)
         self._waiting: list[tuple[Any, ...]] = []
-        self._bytes_left = max_bytes
-        self.is_full = False
-        """Whether calls were left out."""
+        self._max_bytes = self._bytes_left = max_bytes
 
-    def add(self, call: SeenCall) -> None:
-        """Append one call.
+    def add(self, call: SeenCall) -> str | None:
+        """Append one call; return why, if it is the first one that is left out.
 
         Raises:
             OSError: It cannot be written.
         """
+        was_full = self._bytes_left < 0
         digests = b"".join(part for one in (*call.inputs, *call.outputs) for part in _parts(one))
         self._bytes_left -= len(digests)
         if self._bytes_left < 0:
-            self.is_full = True
-            return
+            reason = f"their digests take more than {self._max_bytes:,} bytes, so later rows were not examined"
+            return None if was_full else reason
         tensors = json.dumps([[_described(one) for one in group] for group in (call.inputs, call.outputs)])
         facts = json.dumps(call.facts)
         self._waiting.append(
@@ -117,6 +132,7 @@ class RowCallsWriter:
         )  # fmt: skip
         if len(self._waiting) >= _CALLS_PER_BATCH:
             self._flush()
+        return None
 
     def _flush(self) -> None:
         columns = zip(*self._waiting, strict=True)

@@ -94,7 +94,7 @@ def to_array(thing: Any) -> tuple[np.ndarray[Any, Any], dict[str, Any]] | None:
 
 
 def from_array(array: np.ndarray[Any, Any], description: dict[str, Any]) -> jax.Array:
-    """The array or key that `to_array` converted."""
+    """The array or key that `to_array` converted to this array and description."""
     if "key" in description:
         return jax.random.wrap_key_data(jax.numpy.asarray(array), impl=description["key"])
     if "dtype" in description:
@@ -132,11 +132,7 @@ def seed(streams: Streams) -> None:
 
 
 def capture() -> Callable[[], None]:
-    """Save nothing: there is no global generator.
-
-    Returns:
-        A function that does nothing.
-    """
+    """Save nothing: there is no global generator; return a function that does nothing."""
     return lambda: None
 
 

@@ -27,7 +27,7 @@ from determinism.frameworks.jax.recorder import Recorder
 from determinism.frameworks.jax.training import STEPS_BY, Called
 from determinism.frameworks.made_values import Value
 from determinism.frameworks.named_stream import NamedLedger, Stream
-from determinism.frameworks.progress import Progress, ThreadProgress
+from determinism.frameworks.progress import Progress, ThreadProgress, thread_of_program
 from determinism.frameworks.session import AdapterSession
 from determinism.frameworks.wrapping import Undo, hide_own_frames, wrap
 from determinism.run_spec import RunSpec
@@ -91,9 +91,8 @@ class Threads:
             # Another thread may be about to begin the recording; wait for it, to miss nothing of this one.
             with self._lock:
                 return self.main if self.main.is_ready() else None
-        thread = threading._active.get(get_ident())  # type: ignore[attr-defined]
-        if thread is None or isinstance(thread, threading._DummyThread) or self._is_closed:
-            # A thread of the framework runs the program's function as part of an execution whose result is recorded.
+        thread = thread_of_program()
+        if thread is None or self._is_closed:
             return None
         known = self._others.get(thread)
         if known is None:

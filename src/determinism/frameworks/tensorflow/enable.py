@@ -296,7 +296,7 @@ def to_array(thing: Any) -> tuple[np.ndarray[Any, Any], dict[str, Any]] | None:
 
 
 def from_array(array: np.ndarray[Any, Any], description: dict[str, Any]) -> Any:
-    """The tensor that `to_array` converted."""
+    """The tensor that `to_array` converted to this array and description."""
     if "dtype" in description:
         dtype = tf.dtypes.as_dtype(description["dtype"])
         array = np.frombuffer(array.tobytes(), dtype=dtype.as_numpy_dtype).reshape(description["shape"])
@@ -368,11 +368,7 @@ def global_generator() -> Any:
 
 
 def capture() -> Callable[[], None]:
-    """Save the states of TensorFlow's and Keras's global generators.
-
-    Returns:
-        A function that restores them.
-    """
+    """Save the states of TensorFlow's and Keras's global generators; return a function that restores them."""
     put_back = [capture_tensorflow(), _capture_keras()]
 
     def restore() -> None:
@@ -383,11 +379,7 @@ def capture() -> Callable[[], None]:
 
 
 def capture_tensorflow() -> Callable[[], None]:
-    """Save TensorFlow's global seed, the state of its stream, and the global generator.
-
-    Returns:
-        A function that restores them.
-    """
+    """Save TensorFlow's global seed, the state of its stream, and the global generator; return a function that restores them."""
     from tensorflow.python.eager import context
 
     here = context.context()
@@ -436,7 +428,7 @@ def _capture_keras() -> Callable[[], None]:
 
 
 def reseeder(thing: Any, name: str) -> Callable[[Streams], None] | None:
-    """A function that seeds a TensorFlow generator; None if the thing is not one."""
+    """A function that seeds a TensorFlow generator registered under a name; None if the thing is not one."""
     if not isinstance(thing, tf.random.Generator):
         return None
     return lambda streams: thing.reset(_generator_state(streams, name))

@@ -22,7 +22,7 @@ from determinism import rng
 from determinism.digest import digest_text
 from determinism.frameworks.made_values import EXTERNAL, Value
 from determinism.frameworks.named_stream import NamedLedger, Stream
-from determinism.frameworks.progress import UnrecordedThreads
+from determinism.frameworks.progress import thread_of_program
 from determinism.frameworks.session import AdapterSession
 from determinism.frameworks.tensorflow import enable
 from determinism.frameworks.tensorflow.functions import Probe
@@ -373,9 +373,10 @@ class OtherThreads:
     def __init__(self, recorder: Recorder, note_racy: Callable[[str], None]) -> None:
         """Take the recorder, whose writer keeps blind spots, and a callback for threads that take part."""
         self._recorder = recorder
+        self._note_racy = note_racy
+        self._noted: set[int] = set()
         self.is_reducing = False
         """Whether the recorded thread waits for threads that reduce the replicas' results, which is one record."""
-        self._threads = UnrecordedThreads(_REASON, lambda: recorder.writer if recorder.is_active else None, note_racy)
 
     def install(self) -> Undo:
         """Listen in every thread that starts from now on; return a function that stops it."""
@@ -383,18 +384,20 @@ class OtherThreads:
         def around(original: Callable[[threading.Thread], None], thread: threading.Thread) -> None:
             if not self.is_reducing:
                 # TensorFlow keeps its callbacks per thread.
-                context.context()._thread_local_data.op_callbacks.append(self._op_ran)
+                context.context()._thread_local_data.op_callbacks.append(self.used)
             return original(thread)
 
         return wrap(threading.Thread, "_bootstrap_inner", around)
 
-    def _op_ran(self, *_: Any, **__: Any) -> None:
-        self.used()
-
-    def used(self) -> None:
-        """Note that this thread ran an op or a function."""
-        if threading.get_ident() != self._recorder.thread and not self._recorder.is_replica():
-            self._threads.used()
+    def used(self, *_: Any, **__: Any) -> None:
+        """Note that this thread ran an op, about which TensorFlow tells its callbacks more, or a function."""
+        recorder, ident = self._recorder, threading.get_ident()
+        if ident == recorder.thread or ident in self._noted or recorder.is_replica() or not recorder.is_active:
+            return
+        self._noted.add(ident)
+        if (thread := thread_of_program()) is not None:
+            recorder.writer.blind_spot("thread", thread.name, _REASON)
+            self._note_racy("threads")
 
 
 _SERVERS = (

@@ -215,17 +215,13 @@ class StorageTable:
             state.externally_writable = state.is_of_threads = True
 
     def contents(self, digest: Callable[[torch.Tensor], Digest]) -> list[tuple[StorageState, Digest]]:
-        """Digest every living storage that a record wrote, before code runs that is not recorded."""
-        with self._lock:
-            states = [
-                state for state in self._states.values() if state.record != EXTERNAL and not state.externally_writable
-            ]
-        held = []
-        for state in states:
-            storage = torch.UntypedStorage._new_with_weak_ptr(state.reference)
-            if storage is not None and storage.device.type != "meta":
-                held.append((state, digest(_bytes_of(storage))))
-        return held
+        """Digest every living storage that a record wrote, before code runs that is not recorded.
+
+        Args:
+            digest: Returns the digest of a tensor.
+        """
+        states = [state for state in self._all() if state.record != EXTERNAL and not state.externally_writable]
+        return [(state, digest(memory)) for state in states if (memory := self._memory(state)) is not None]
 
     def forget_changed(
         self, held: list[tuple[StorageState, Digest]] | None, digest: Callable[[torch.Tensor], Digest]
@@ -236,25 +232,29 @@ class StorageTable:
             held: The result of `contents`; None if that failed, in which case every storage counts as written.
             digest: See `contents`.
         """
-        if held is None:
-            with self._lock:
-                for state in self._states.values():
-                    state.record = EXTERNAL
-            return
-        for state, before in held:
-            storage = torch.UntypedStorage._new_with_weak_ptr(state.reference)
-            if storage is not None and resolved_digest(digest(_bytes_of(storage))) != resolved_digest(before):
+        for state in self._all() if held is None else ():
+            state.record = EXTERNAL
+        for state, before in held or ():
+            memory = self._memory(state)
+            if memory is not None and resolved_digest(digest(memory)) != resolved_digest(before):
                 state.record = EXTERNAL
+
+    def _all(self) -> list[StorageState]:
+        with self._lock:
+            return list(self._states.values())
+
+    def _memory(self, state: StorageState) -> torch.Tensor | None:
+        """The bytes of a storage; None if it is gone or has no values."""
+        storage = torch.UntypedStorage._new_with_weak_ptr(state.reference)
+        if storage is None or storage.device.type == "meta":
+            return None
+        return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
     def _sweep(self) -> None:
         gone = [key for key, state in self._states.items() if _expired(state.reference)]
         for key in gone:
             _free_weak_reference(self._states.pop(key).reference)
         self._sweep_at = len(self._states) + max(_NEW_BETWEEN_SWEEPS, len(self._states) // 2)
-
-
-def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 # One stream of records, with the numbers of the names in it.

@@ -358,7 +358,7 @@ def to_array(thing: Any) -> tuple[np.ndarray[Any, Any], dict[str, Any]] | None:
 
 
 def from_array(array: np.ndarray[Any, Any], description: dict[str, Any]) -> torch.Tensor:
-    """Make the tensor that `to_array` described, on the CPU.
+    """Make the tensor that `to_array` converted to this array and description, on the CPU.
 
     Raises:
         ValueError: The description does not name a numeric type.
@@ -450,17 +450,13 @@ def _holds_expansion(words: torch.Tensor, seed: int) -> bool:
 
 
 def capture() -> Callable[[], None]:
-    """Capture the states of the default generators.
-
-    Returns:
-        A function that restores them.
-    """
+    """Capture the states of the default generators; returns a function that restores them."""
     states = capture_generators()
     return lambda: restore_generators(states)
 
 
 def reseeder(thing: Any, name: str) -> Callable[[Streams], None] | None:
-    """Return a function that seeds a PyTorch generator; None if the thing is not one."""
+    """Return a function that seeds a PyTorch generator registered under a name; None if the thing is not one."""
     if not isinstance(thing, torch.Generator):
         return None
     return lambda streams: fill(thing, streams, name)

@@ -22,7 +22,7 @@ from determinism.digest import digest_text
 from determinism.frameworks.progress import ThreadProgress
 from determinism.frameworks.torch import native_library
 from determinism.frameworks.torch.device_digests import DeviceDigests, Digest
-from determinism.frameworks.torch.edges import EXTERNAL, InputEdges, Layout, LayoutTable, StorageTable, Stream
+from determinism.frameworks.torch.edges import InputEdges, Layout, LayoutTable, StorageTable, Stream
 from determinism.frameworks.torch.mode_recorder import ModeRecorder
 from determinism.frameworks.torch.native_library import NotNative
 from determinism.frameworks.torch.ops import OpTraits, as_called, traits_of, value_text
@@ -84,21 +84,11 @@ class NativeStorages(StorageTable):
         """Note that another thread wrote a storage: its contents are digested when read."""
         self.native.written_elsewhere(key)
 
-    def contents(self, digest: Callable[[torch.Tensor], Digest]) -> Any:
-        """See `StorageTable.contents`."""
-        states = [state for state in self.native.states() if state.record != EXTERNAL and not state.externally_writable]
-        return [(state, digest(memory)) for state in states if (memory := state.bytes()) is not None]
+    def _all(self) -> Any:
+        return self.native.states()
 
-    def forget_changed(self, held: Any, digest: Callable[[torch.Tensor], Digest]) -> None:
-        """See `StorageTable.forget_changed`."""
-        if held is None:
-            for state in self.native.states():
-                state.record = EXTERNAL
-            return
-        for state, before in held:
-            memory = state.bytes()
-            if memory is not None and resolved_digest(digest(memory)) != resolved_digest(before):
-                state.record = EXTERNAL
+    def _memory(self, state: Any) -> Any:
+        return state.bytes()
 
 
 class NativeSites(SiteTable):
