@@ -182,18 +182,11 @@ def _descriptions(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _unwritable(folder: Path, error: OSError) -> TraceError:
+    identifier = "disk-full" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "trace-unwritable"
+    said = f" ({error}). Everything recorded until then can still be read. Free up space there, or give another folder with --output."
     if not folder.is_dir():
-        return TraceError(
-            "trace-unwritable",
-            f"The trace {folder} could not be finished: the folder was removed while the program ran, with what was recorded in it. Give "
-            "a folder with --output that the program does not remove.",
-        )
-    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    return TraceError(
-        "disk-full" if is_full else "trace-unwritable",
-        f"The trace {folder} could not be finished ({error}). Everything recorded until then can still be read. Free up "
-        "space there, or give another folder with --output.",
-    )
+        said = ": the folder was removed while the program ran. Give one with --output that the program leaves alone."
+    return TraceError(identifier, f"The trace {folder} could not be finished{said}")
 
 
 # Processes that recorded nothing.
