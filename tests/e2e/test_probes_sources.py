@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
+from determinism.diagnose.sources import seeding_calls
 from determinism.probes.child import FUNCTIONS
 from determinism.run_spec import FixedSource, ProbeRequest
 from tests.e2e.families import only_named
@@ -570,3 +571,32 @@ def test_every_standard_function_listed_as_a_source_exists() -> None:
             missing.append(function.name)
 
     assert set(missing) <= {"binomialvariate", "Path.walk", "get_native_id", "getrandom", "fwalk"}
+
+
+SEEDINGS = """
+import random
+import numpy as np
+import torch
+
+random.seed(0)
+np.random.seed(0)
+torch.manual_seed(0)
+torch.default_generator.manual_seed(0)
+random.Random(0)
+random.Random(1).seed(0)
+np.random.default_rng(0)
+np.random.RandomState(0)
+np.random.RandomState(1).seed(0)
+torch.Generator().manual_seed(0)
+"""
+
+
+def test_only_a_global_generator_counts_as_that_of_its_library(tmp_path: Path) -> None:
+    folder = Stage(tmp_path, SEEDINGS).noted()
+    lines = {
+        library: sorted(site.line for site, _ in seeding_calls(folder, library))
+        for library in ("random", "numpy", "torch")
+    }
+    assert lines == {"random": [6], "numpy": [7], "torch": [8, 9]}
+    noted = {note["line"] for note in documents(folder) if note.get("source") == "seed-value"}
+    assert noted == set(range(6, 16))

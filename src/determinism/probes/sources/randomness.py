@@ -204,11 +204,26 @@ def _with_streams(use: Use, function: Function, arguments: tuple[Any, ...], keyw
     return function(*arguments, **keywords)
 
 
-def _seeded_library(function: Function) -> str:
-    """The library whose generator a function seeds; for a method, that of the object."""
+def _seeded_library(function: Function) -> str | None:
+    """The library whose global generator a function seeds; None if it makes a generator, or seeds one that somebody made."""
     holder = getattr(function, "__self__", None)
     named = getattr(function, "__module__", None) or type(holder).__module__
-    return str(named).partition(".")[0]
+    library = str(named).partition(".")[0]
+    if library not in _GLOBAL_GENERATORS:
+        return library
+    if isinstance(function, type) or getattr(function, "__name__", "") == "default_rng":
+        return None
+    module, name = _GLOBAL_GENERATORS[library]
+    is_global = holder is None or holder is getattr(sys.modules.get(module), name, None)
+    return library if is_global else None
+
+
+_GLOBAL_GENERATORS = {
+    "random": ("random", "_inst"),
+    "numpy": ("numpy.random.mtrand", "_rand"),
+    "torch": ("torch", "default_generator"),
+}
+"""The module and name of each library's global generator."""
 
 
 def _drawn(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
