@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mod
 import determinism
 from determinism.audit.torch import database
 from determinism.frameworks.torch.mode_recorder import nodes_below
-from determinism.frameworks.torch.ops import AUTOCAST, BLIND_SPOT, CONJUGATION, DATA, run_restoring
+from determinism.frameworks.torch.ops import AUTOCAST, CONJUGATION, DATA, run_restoring
 from determinism.frameworks.wrapping import wrap
 from determinism.trace.writer import ProcessWriter
 from tools.formula_cases import Case, Outcome, cases_of, differing, made_cases, observe
@@ -322,10 +322,10 @@ def examine(cases: Iterable[Case]) -> tuple[Findings, int]:
             plain_outcomes.append((case, plain))
     with recorder() as blind_spots:
         for case, outcome in plain_outcomes:
-            before = blind_spots.count(BLIND_SPOT)
+            before = blind_spots.count("formula-changed")
             disturbed = set() if outcome is None else set(differing(outcome, observe(case, nullcontext())))
             if disturbed:
-                is_shown = blind_spots.count(BLIND_SPOT) > before
+                is_shown = blind_spots.count("formula-changed") > before
                 (findings.shown if is_shown else findings.disturbed)[case.name] = disturbed
     return findings, len(plain_outcomes)
 

@@ -182,11 +182,11 @@ def _descriptions(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _unwritable(folder: Path, error: OSError) -> TraceError:
-    identifier = "disk-full" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "trace-unwritable"
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     said = f" ({error}). Everything recorded until then can still be read. Free up space there, or give another folder with --output."
     if not folder.is_dir():
         said = ": the folder was removed while the program ran. Give one with --output that the program leaves alone."
-    return TraceError(identifier, f"The trace {folder} could not be finished{said}")
+    return TraceError("disk-full" if is_full else "trace-unwritable", f"The trace {folder} could not be finished{said}")
 
 
 # Processes that recorded nothing.

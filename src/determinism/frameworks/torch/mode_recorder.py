@@ -19,7 +19,6 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mod
 from determinism.frameworks.torch.edges import EXTERNAL, InputEdges, Stream
 from determinism.frameworks.torch.modules import sequence_number
 from determinism.frameworks.torch.ops import (
-    BLIND_SPOT,
     HIGHER_ORDER,
     OpTraits,
     as_called,
@@ -122,7 +121,7 @@ class FormulaNodes:
         return node._sequence_nr() in self._view_writes if name == _VIEW_WRITE else name in self._formulas.nodes
 
     def _count(self, what: str) -> None:
-        self.recorder.writer.blind_spot(BLIND_SPOT, what, _REASON)
+        self.recorder.writer.blind_spot("formula-changed", what, _REASON)
 
     def run_backward(self, run: Any, roots: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         """Run a graph; each of its nodes that depends on modes runs without the recorder.

@@ -151,8 +151,6 @@ def unwrap_handler(mode: type[Any]) -> None:
 # runs ops itself finds autocast and lazy conjugation switched off below a handler.
 
 DATA = Path(__file__).parent / "data" / "formulas.toml"
-BLIND_SPOT = "formula-changed"
-"""The blind spot of a program whose formulas were changed by recording."""
 _NODE = re.compile(r"(\w+)Backward\d+")
 
 
@@ -626,7 +624,7 @@ def _missing_keys(writer: ProcessWriter, name: str, args: Any) -> tuple[Any, ...
     if name not in _WRAPPED_ELSEWHERE:
         return CONJUGATION + AUTOCAST
     if _is_on_outside("AutocastCPU"):
-        writer.blind_spot(BLIND_SPOT, f"{name} under autocast", "the ops inside it run without autocast")
+        writer.blind_spot("formula-changed", f"{name} under autocast", "the ops inside it run without autocast")
     return CONJUGATION
 
 
