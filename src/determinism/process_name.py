@@ -121,6 +121,20 @@ def _ray_name() -> str | None:
         return None
 
 
+_SENT = re.compile(r"(.*\.)?(Ray|RayActor|Loky)Process-[\d-]+")
+_OTHER_PROGRAM = re.compile(r"(.*\.\d+|main-\d+)")
+
+
+def is_sent_functions(key: str) -> bool:
+    """Whether a process, by its key, does not run the program's file: Ray and loky send functions to their processes."""
+    return _SENT.fullmatch(key) is not None
+
+
+def is_other_program(key: str) -> bool:
+    """Whether a process, by its key, runs another program than the one that the command names."""
+    return _OTHER_PROGRAM.fullmatch(key) is not None
+
+
 def own_name(parent_key: str) -> str | None:
     """Return the name of this process among its siblings; None if it has none.
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from determinism.diagnose.experiments import Trial
 from determinism.diagnose.fixes import fixes_for
 from determinism.diagnose.hypotheses import hypotheses
 from determinism.diagnose.program_text import lines_at_start, started_program, unified_diff
 from determinism.run_spec import ChangedLines, CodeChange
 from determinism.trace.schema import Frame
-from determinism.types import Kind
+from determinism.types import Kind, Verdict
 from tests.builders import make_divergence, make_frame
 
 PROGRAM = '''"""A program."""
@@ -188,6 +189,18 @@ def test_lines_are_not_added_after_code_that_they_must_precede(program: Path) ->
 @pytest.mark.parametrize("code", ["DataLoader(..., num_workers=0)", "setarch --addr-no-randomize COMMAND"])
 def test_code_that_is_not_a_complete_line_is_not_added(code: str, program: Path) -> None:
     assert lines_at_start(program, code) is None
+
+
+def test_a_seed_at_the_start_of_the_program_does_not_reach_a_process_that_is_sent_functions(program: Path) -> None:
+    drawn = make_frame(7)
+    called = make_divergence(kind=Kind.RNG, site=drawn, forward_site=None, stack=(drawn,))
+    [seed] = [one for one in hypotheses(called, (), leftovers=()) if one.cause == "seed-missing-torch"]
+    trial = Trial(seed.intervention, 3, Verdict.SAME, None)
+    [own] = fixes_for([seed], trial, None, None, program)
+    assert own.verified and own.title == "Seed PyTorch at the start of the program"
+    [sent] = fixes_for([seed], trial, None, None, program, is_in_task=True)
+    assert not sent.verified and sent.patch is None
+    assert sent.title.startswith("Seed PyTorch at the start of each task") and sent.code == own.code
 
 
 @pytest.mark.parametrize(("line", "is_found"), [(9, True), (4, False)])

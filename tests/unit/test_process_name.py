@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from determinism.process_name import own_name, takes_tasks, world_size
+from determinism.process_name import is_other_program, is_sent_functions, own_name, takes_tasks, world_size
 
 
 def printed(program: str) -> list[str]:
@@ -149,3 +149,21 @@ def test_a_process_of_loky_takes_tasks() -> None:
 
     with loky.ProcessPoolExecutor(1) as pool:
         assert pool.submit(takes_tasks).result()
+
+
+@pytest.mark.parametrize(
+    ("key", "is_sent", "is_other"),
+    [
+        ("main", False, False),
+        ("main.rank-1", False, False),
+        ("main.ForkPoolWorker-2", False, False),
+        ("main.Process-1", False, False),
+        ("main.LokyProcess-2", True, False),
+        ("main.RayProcess-1-2", True, False),
+        ("main.RayActorProcess-1", True, False),
+        ("main.1", False, True),
+        ("main-2", False, True),
+    ],
+)
+def test_the_key_of_a_process_says_whether_it_runs_the_programs_file(key: str, is_sent: bool, is_other: bool) -> None:
+    assert (is_sent_functions(key), is_other_program(key)) == (is_sent, is_other)

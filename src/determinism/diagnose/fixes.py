@@ -53,6 +53,8 @@ def fixes_for(
     changed: Trial | None,
     step_seconds: float | None,
     started: Path | None = None,
+    *,
+    is_in_task: bool = False,
 ) -> list[Fix]:
     """Return what removes each cause.
 
@@ -62,11 +64,14 @@ def fixes_for(
         changed: Runs with the changed lines; None if none were made.
         step_seconds: How long a step takes with nothing removed; None if that was not measured.
         started: The file that the program is started from; None if unknown.
+        is_in_task: Whether the process that differs is only sent functions, so that nothing at the program's start applies to it.
     """
     with_changes = changed if changed is not None and changed.is_equal else None
     without = with_changes or (last if last is not None and last.is_equal else None)
     proofs = [with_changes if one.intervention.sources else without for one in found]
     fixes = [_fix(one, proof, step_seconds, started) for one, proof in zip(found, proofs, strict=True)]
+    if is_in_task:
+        fixes = [_in_tasks(fix) for fix in fixes]
     if len(found) == 1 and changed is not None and changed.failure is None and not changed.is_equal:
         # The line that would replace the one at fault was tried, and the runs still differed.
         fixes = [replace(fix, code=None, patch=None) if fix.patch and not fix.verified else fix for fix in fixes]
@@ -75,6 +80,17 @@ def fixes_for(
         fixes = [replace(fix, title=f"{fix.title}{_NOT_ALONE}") if fix.verified else fix for fix in fixes]
     steps = None if without is None else without.steps
     return [replace(fix, steps=steps) if fix.verified else fix for fix in fixes]
+
+
+_AT_START = "at the start of the program"
+_IN_TASKS = "at the start of each task, whose process does not run the program's own file"
+
+
+def _in_tasks(fix: Fix) -> Fix:
+    """Return the fix where the experiments seeded a process to which only functions are sent."""
+    if _AT_START not in fix.title:
+        return fix
+    return replace(fix, title=fix.title.replace(_AT_START, _IN_TASKS), verified=False, runs=0, patch=None)
 
 
 _NOT_ALONE = "; not enough on its own while the other causes remain"

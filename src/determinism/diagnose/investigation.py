@@ -49,6 +49,7 @@ from determinism.diagnose.sources import ANSWERED, TIMED, Source, is_interchange
 from determinism.environment import CHOICE_OF_KERNEL
 from determinism.errors import LaunchError, first_few
 from determinism.factors.catalog import Action, obstacle
+from determinism.process_name import is_other_program, is_sent_functions
 from determinism.trace.schema import Frame
 from determinism.types import Kind
 
@@ -719,11 +720,18 @@ class Investigation:
             or any(made.covers(intervention) for made in refuted)
         )
 
+    @property
+    def _process(self) -> str:
+        """Key of the process that differs first."""
+        first = self.comparison.first_divergence
+        return "" if first is None else first.process
+
     def _started(self) -> Path | None:
-        """Return the file that the program is started from."""
+        """Return the file that the program of the process that differs is started from."""
         first, runs = self.comparison.first_divergence, self.comparison.runs
         outermost = first.stack[-1].file if first is not None and first.stack else None
-        return started_program(runs[0].command if runs else (), outermost)
+        command = runs[0].command if runs and not is_other_program(self._process) else ()
+        return started_program(command, outermost)
 
     def _conclude(self) -> None:
         named: dict[tuple[str, tuple[Frame, ...]], Cause] = {}
@@ -745,7 +753,12 @@ class Investigation:
         last = self._trials.get(self._held)
         self._fixes = [
             *fixes_for(
-                [one.hypothesis for one in self._found], last, self._changed, self.step_seconds, self._started()
+                [one.hypothesis for one in self._found],
+                last,
+                self._changed,
+                self.step_seconds,
+                self._started(),
+                is_in_task=is_sent_functions(self._process),
             ),
             *(outside_fix(cause, trial, self.step_seconds) for cause, trial in self._alternatives),
         ]
