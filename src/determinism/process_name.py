@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 _LAUNCHERS = (
     ("RANK", "WORLD_SIZE", "rank"),
@@ -94,9 +95,10 @@ _POOLS = (
 
 def takes_tasks() -> bool:
     """Whether this process belongs to a pool, where timing decides which process gets a task."""
-    module = sys.modules.get("multiprocessing.process")
-    target = getattr(module.current_process(), "_target", None) if module is not None else None
-    return getattr(target, "__module__", None) in _POOLS or _ray_name() == _RAY_TASKS
+    process = _child_process()
+    # Billiard's pools have a class for their processes, the others a function.
+    modules = {getattr(getattr(process, "_target", None), "__module__", None), type(process).__module__}
+    return not modules.isdisjoint(_POOLS) or _ray_name() == _RAY_TASKS
 
 
 _RAY_TASKS, _RAY_ACTOR = "RayProcess-1", "RayActorProcess-1"
@@ -153,11 +155,22 @@ def own_name(parent_key: str) -> str | None:
 
 
 def _multiprocessing_name() -> str | None:
-    multiprocessing = sys.modules.get("multiprocessing.process")
-    if multiprocessing is None:
-        return None
-    name = str(multiprocessing.current_process().name)
-    return None if name == "MainProcess" else re.sub(r"[^A-Za-z0-9-]", "-", name)
+    process = _child_process()
+    return None if process is None else re.sub(r"[^A-Za-z0-9-]", "-", str(process.name))
+
+
+_PROCESSES = ("multiprocessing.process", "multiprocess.process", "billiard.process")
+"""Modules that know the current process: Python's, and those of two libraries that replace it."""
+
+
+def _child_process() -> Any:
+    """Return the object for this process, if one of these modules started it; else None."""
+    for name in _PROCESSES:
+        module = sys.modules.get(name)
+        process = None if module is None else module.current_process()
+        if process is not None and process.name != "MainProcess":
+            return process
+    return None
 
 
 _forks = _Forks()

@@ -139,6 +139,31 @@ def test_a_process_in_which_ray_runs_something_is_named_by_what_it_runs(
     assert (own_name("main"), takes_tasks()) == (name, is_of_pool)
 
 
+def of_pool() -> None: ...
+
+
+class Worker:
+    name = "ForkPoolWorker-2"
+
+
+OF_OTHERS = {
+    "multiprocess": SimpleNamespace(name="ForkPoolWorker-2", _target=of_pool),
+    "billiard": Worker(),
+}
+
+
+@pytest.mark.parametrize("library", OF_OTHERS)
+def test_libraries_that_replace_multiprocessing_name_their_processes_too(
+    library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for made in (of_pool, Worker):
+        monkeypatch.setattr(made, "__module__", f"{library}.pool")
+    module = SimpleNamespace(current_process=lambda: OF_OTHERS[library])
+    monkeypatch.setitem(sys.modules, f"{library}.process", module)
+    monkeypatch.setattr("determinism.process_name._launched", lambda: None)
+    assert (own_name("main"), takes_tasks()) == ("ForkPoolWorker-2", True)
+
+
 def test_only_the_processes_of_a_pool_take_tasks() -> None:
     with ProcessPoolExecutor(1) as pool:
         assert (pool.submit(takes_tasks).result(), takes_tasks()) == (True, False)
