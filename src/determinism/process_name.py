@@ -89,8 +89,9 @@ _POOLS = (
     "joblib.externals.loky.process_executor",
     "multiprocess.pool",
     "billiard.pool",
+    "distributed.process",
 )
-"""Modules with the functions that the processes of a pool run: those of Python, loky, joblib, pathos and Celery."""
+"""Modules with the functions that the processes of a pool run: those of Python, loky, joblib, pathos, Celery and Dask."""
 
 
 def takes_tasks() -> bool:
@@ -123,12 +124,12 @@ def _ray_name() -> str | None:
         return None
 
 
-_SENT = re.compile(r"(.*\.)?(Ray|RayActor|Loky)Process-[\d-]+")
+_SENT = re.compile(r"(.*\.)?(Ray|RayActor|Loky|Dask)Process-[\d-]+")
 _OTHER_PROGRAM = re.compile(r"(.*\.\d+|main-\d+)")
 
 
 def is_sent_functions(key: str) -> bool:
-    """Whether a process, by its key, does not run the program's file: Ray and loky send functions to their processes."""
+    """Whether a process, by its key, does not run the program's file: Ray, loky and Dask send functions to their processes."""
     return _SENT.fullmatch(key) is not None
 
 
@@ -156,7 +157,11 @@ def own_name(parent_key: str) -> str | None:
 
 def _multiprocessing_name() -> str | None:
     process = _child_process()
-    return None if process is None else re.sub(r"[^A-Za-z0-9-]", "-", str(process.name))
+    if process is None:
+        return None
+    name = re.sub(r"[^A-Za-z0-9-]", "-", str(process.name))
+    # Dask gives all its workers one name, without a number.
+    return "DaskProcess-1" if name.startswith("Dask-Worker-process") else name
 
 
 _PROCESSES = ("multiprocessing.process", "multiprocess.process", "billiard.process")

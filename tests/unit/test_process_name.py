@@ -185,6 +185,7 @@ def test_a_process_of_loky_takes_tasks() -> None:
         ("main.Process-1", False, False),
         ("main.LokyProcess-2", True, False),
         ("main.RayProcess-1-2", True, False),
+        ("main.DaskProcess-1", True, False),
         ("main.RayActorProcess-1", True, False),
         ("main.1", False, True),
         ("main-2", False, True),

@@ -265,7 +265,7 @@ class Session(AdapterSession):
         if stream == "process":
             facts = {"values": self._spec.values, "world_size": world_size()}
         elif stream in _PARTS:
-            facts = {"part_of": folder.name.rpartition(".")[0]}
+            facts = {"part_of": folder.name.removesuffix(".threads").rpartition(".")[0]}
         elif stream == "threads":
             facts = {"part_of": self.writer.folder.name}
         # Only the main thread's records have steps at which two runs could be cut in the same places.
@@ -277,9 +277,11 @@ class Session(AdapterSession):
         )
 
     def _open_thread_stream(self) -> Stream | None:
+        # Timing also decides which thread of a pool's process gets a task.
+        kind = "pool" if self._part.stream == "pool" else "threads"
         stream: Stream | None = self._thread_stream(
             "ops of threads",
-            lambda folder: self.recorder.stream_of(self._open_writer(folder, "threads"), self._devices),
+            lambda folder: self.recorder.stream_of(self._open_writer(folder, kind), self._devices),
         )
         if stream is not None:
             stream.describe_overlaps(always=True)
