@@ -124,18 +124,18 @@ def _ray_name() -> str | None:
         return None
 
 
-_SENT = re.compile(r"(.*\.)?(Ray|RayActor|Loky|Dask)Process-[\d-]+")
-_OTHER_PROGRAM = re.compile(r"(.*\.\d+|main-\d+)")
+_SENT = re.compile(r"(Ray|RayActor|Loky|Dask)Process-[\d-]+")
+_OTHER_PROGRAM = re.compile(r"\d+|main-\d+")
 
 
 def is_sent_functions(key: str) -> bool:
-    """Whether a process, by its key, does not run the program's file: Ray, loky and Dask send functions to their processes."""
-    return _SENT.fullmatch(key) is not None
+    """Whether a process, by its key, does not run the program's file: Ray, loky and Dask send functions to their processes, which may fork."""
+    return any(map(_SENT.fullmatch, key.split(".")))
 
 
 def is_other_program(key: str) -> bool:
-    """Whether a process, by its key, runs another program than the one that the command names."""
-    return _OTHER_PROGRAM.fullmatch(key) is not None
+    """Whether a process, by its key, runs another program than the one that the command names, or was started by one that does."""
+    return any(map(_OTHER_PROGRAM.fullmatch, key.split(".")))
 
 
 def own_name(parent_key: str) -> str | None:

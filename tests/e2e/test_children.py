@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.clean_programs import python
-from tests.e2e.commands import run
+from tests.e2e.commands import compare, run
 from tests.e2e.families import Fault, assert_named, assert_same, only, only_named
 
 CLEAN = {
@@ -68,6 +68,36 @@ def test_a_fault_is_located(fault: Fault, tmp_path: Path) -> None:
     received = [(other["process"], other["received_from"]) for other in report["divergences"]]
     if fault.process != "main":
         assert ("main", report["first_divergence"]["process"]) in received
+
+
+THREADS_OF_POOLS = """
+import sys
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+import torch
+
+def work(number):
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(lambda: torch.full((3,), number).exp().sum().item()).result()
+
+if __name__ == "__main__":
+    tasks = [float(word) for word in sys.argv[1:]]
+    # Each task has a process of its own, so that the order of the arguments decides which process gets which task.
+    pools = [ProcessPoolExecutor(1) for _ in tasks]
+    print(sum(pool.submit(work, task).result() for pool, task in zip(pools, tasks)))
+"""
+
+
+@pytest.mark.parametrize(("other", "verdict"), [(("2", "1"), "same"), (("2", "3"), "different")])
+def test_it_does_not_matter_which_process_of_a_pool_has_the_thread_that_does_a_task(
+    other: tuple[str, str], verdict: str, tmp_path: Path
+) -> None:
+    (tmp_path / "pools.py").write_text(THREADS_OF_POOLS)
+    for name, tasks in (("one", ("1", "2")), ("two", other)):
+        recorded = run(tmp_path, "record", "-o", name, "--", sys.executable, "pools.py", *tasks)
+        assert recorded.status == 0, recorded.text
+    report = compare(tmp_path, "one", "two").report
+    assert report is not None and report["verdict"] == verdict
+    assert report["recorded"]["processes"] >= 2
 
 
 WAITING = """

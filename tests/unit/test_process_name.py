@@ -146,22 +146,26 @@ class Worker:
     name = "ForkPoolWorker-2"
 
 
+WITH_FUNCTION = SimpleNamespace(name="ForkPoolWorker-2", _target=of_pool)
+OF_DASK = SimpleNamespace(name="Dask Worker process (from Nanny)", _target=of_pool)
 OF_OTHERS = {
-    "multiprocess": SimpleNamespace(name="ForkPoolWorker-2", _target=of_pool),
-    "billiard": Worker(),
+    "pathos": (WITH_FUNCTION, "multiprocess.process", "multiprocess.pool", "ForkPoolWorker-2", True),
+    "Celery": (Worker(), "billiard.process", "billiard.pool", "ForkPoolWorker-2", True),
+    "Dask": (OF_DASK, "multiprocessing.process", "distributed.process", "DaskProcess-1", True),
+    "no pool": (WITH_FUNCTION, "multiprocess.process", "project.work", "ForkPoolWorker-2", False),
 }
 
 
 @pytest.mark.parametrize("library", OF_OTHERS)
-def test_libraries_that_replace_multiprocessing_name_their_processes_too(
+def test_processes_of_other_libraries_have_names_and_those_of_their_pools_take_tasks(
     library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    process, knows, runs, name, is_of_pool = OF_OTHERS[library]
     for made in (of_pool, Worker):
-        monkeypatch.setattr(made, "__module__", f"{library}.pool")
-    module = SimpleNamespace(current_process=lambda: OF_OTHERS[library])
-    monkeypatch.setitem(sys.modules, f"{library}.process", module)
+        monkeypatch.setattr(made, "__module__", runs)
+    monkeypatch.setitem(sys.modules, knows, SimpleNamespace(current_process=lambda: process))
     monkeypatch.setattr("determinism.process_name._launched", lambda: None)
-    assert (own_name("main"), takes_tasks()) == ("ForkPoolWorker-2", True)
+    assert (own_name("main"), takes_tasks()) == (name, is_of_pool)
 
 
 def test_only_the_processes_of_a_pool_take_tasks() -> None:
@@ -187,8 +191,11 @@ def test_a_process_of_loky_takes_tasks() -> None:
         ("main.RayProcess-1-2", True, False),
         ("main.DaskProcess-1", True, False),
         ("main.RayActorProcess-1", True, False),
+        ("main.RayProcess-1.fork-1", True, False),
         ("main.1", False, True),
+        ("main.1.rank-0", False, True),
         ("main-2", False, True),
+        ("main.fork-1", False, False),
     ],
 )
 def test_the_key_of_a_process_says_whether_it_runs_the_programs_file(key: str, is_sent: bool, is_other: bool) -> None:

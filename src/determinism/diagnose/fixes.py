@@ -69,9 +69,7 @@ def fixes_for(
     with_changes = changed if changed is not None and changed.is_equal else None
     without = with_changes or (last if last is not None and last.is_equal else None)
     proofs = [with_changes if one.intervention.sources else without for one in found]
-    fixes = [_fix(one, proof, step_seconds, started) for one, proof in zip(found, proofs, strict=True)]
-    if is_in_task:
-        fixes = [_in_tasks(fix) for fix in fixes]
+    fixes = [_fix(one, proof, step_seconds, started, is_in_task) for one, proof in zip(found, proofs, strict=True)]
     if len(found) == 1 and changed is not None and changed.failure is None and not changed.is_equal:
         # The line that would replace the one at fault was tried, and the runs still differed.
         fixes = [replace(fix, code=None, patch=None) if fix.patch and not fix.verified else fix for fix in fixes]
@@ -82,15 +80,7 @@ def fixes_for(
     return [replace(fix, steps=steps) if fix.verified else fix for fix in fixes]
 
 
-_AT_START = "at the start of the program"
 _IN_TASKS = "at the start of each task, whose process does not run the program's own file"
-
-
-def _in_tasks(fix: Fix) -> Fix:
-    """Return the fix where the experiments seeded a process to which only functions are sent."""
-    if _AT_START not in fix.title:
-        return fix
-    return replace(fix, title=fix.title.replace(_AT_START, _IN_TASKS), verified=False, runs=0, patch=None)
 
 
 _NOT_ALONE = "; not enough on its own while the other causes remain"
@@ -124,7 +114,9 @@ def _uses(hypothesis: Hypothesis) -> list[Source]:
     return possible_uses(_held(hypothesis)) if hypothesis.source is None else [hypothesis.source]
 
 
-def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None, started: Path | None) -> Fix:
+def _fix(
+    hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None, started: Path | None, is_in_task: bool
+) -> Fix:
     proof = _proof(trial, step_seconds)
     entry = causes()[hypothesis.cause]
     if hypothesis.intervention.sources:
@@ -138,6 +130,10 @@ def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None
     if remedy is None:
         # It takes a change that only the author can make, and that is not what the experiment did.
         return Fix(hypothesis.cause, entry.remedy, side_effect=entry.side_effect)
+    if is_in_task and remedy.code is not None:
+        # The experiment applied to every process, and the code would not.
+        title = f"{remedy.title.removesuffix(' at the start of the program')} {_IN_TASKS}"
+        return Fix(hypothesis.cause, title, remedy.code, side_effect=remedy.side_effect)
     added = None
     if remedy.code is not None and started is not None:
         added = lines_at_start(started, remedy.code, before=hypothesis.calls or hypothesis.sites[:1])
