@@ -600,3 +600,19 @@ def test_only_a_global_generator_counts_as_that_of_its_library(tmp_path: Path) -
     assert lines == {"random": [6], "numpy": [7], "torch": [8, 9]}
     noted = {note["line"] for note in documents(folder) if note.get("source") == "seed-value"}
     assert noted == set(range(6, 16))
+
+
+def test_the_set_seed_of_a_library_counts_for_every_generator_that_it_seeds(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "from accelerate.utils.random import set_seed\nset_seed(0)\n")
+    library = stage.folder / "accelerate" / "utils"
+    library.mkdir(parents=True)
+    (library / "__init__.py").touch()
+    (library / "random.py").write_text("import torch\ndef set_seed(seed):\n    torch.manual_seed(seed)\n")
+    folder = stage.noted()
+    lines = {
+        library: [site.line for site, _ in seeding_calls(folder, library)]
+        for library in ("random", "numpy", "torch", "tensorflow")
+    }
+    assert lines["random"] == lines["numpy"] == [2]
+    assert 2 in lines["torch"]
+    assert lines["tensorflow"] == []

@@ -250,7 +250,7 @@ def seeding_calls(folder: Path, library: str) -> list[tuple[SourceSite, int]]:
     for key in sorted(process_keys(folder)):
         for series in read_notes(folder, key).series.values():
             for note in series.notes:
-                if note["source"] == "seed-value" and note.get("seeds") == library:
+                if note["source"] == "seed-value" and library in (note.get("seeds") or ()):
                     found.setdefault(_site(note), note["records"])
     return list(found.items())
 

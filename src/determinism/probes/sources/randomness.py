@@ -183,7 +183,7 @@ def _with_value(use: Use, function: Function, arguments: tuple[Any, ...], keywor
         return function(*arguments, **keywords)
     if use.is_fixed and not hasattr(seed, "spawn_key"):
         seed, text = _CONSTANT, stable_text(_CONSTANT)
-    use.note(lambda: text, seeds=_seeded_library(function))
+    use.note(lambda: text, seeds=_seeded_libraries(function))
     return _called(function, seed, arguments, keywords)
 
 
@@ -200,23 +200,28 @@ def _with_streams(use: Use, function: Function, arguments: tuple[Any, ...], keyw
         arguments = tuple(_CONSTANT if is_seed(value) else value for value in arguments)
         keywords = {name: _CONSTANT if is_seed(value) else value for name, value in keywords.items()}
         texts = [stable_text(_CONSTANT)] * len(texts)
-    use.note(lambda: " ".join(str(text) for text in texts), seeds="jax")
+    use.note(lambda: " ".join(str(text) for text in texts), seeds=["jax"])
     return function(*arguments, **keywords)
 
 
-def _seeded_library(function: Function) -> str | None:
-    """The library whose global generator a function seeds; None if it makes a generator, or seeds one that somebody made."""
+def _seeded_libraries(function: Function) -> list[str]:
+    """Return the libraries whose global generators a function seeds; none if it makes a generator, or seeds one that somebody made."""
     holder = getattr(function, "__self__", None)
     named = getattr(function, "__module__", None) or type(holder).__module__
     library = str(named).partition(".")[0]
+    if library in _SEED_ALL:
+        return [*_GLOBAL_GENERATORS, "tensorflow"] if library == "keras" else [*_GLOBAL_GENERATORS]
     if library not in _GLOBAL_GENERATORS:
-        return library
+        return [library]
     if isinstance(function, type) or getattr(function, "__name__", "") == "default_rng":
-        return None
+        return []
     module, name = _GLOBAL_GENERATORS[library]
     is_global = holder is None or holder is getattr(sys.modules.get(module), name, None)
-    return library if is_global else None
+    return [library] if is_global else []
 
+
+_SEED_ALL = ("transformers", "accelerate", "lightning", "lightning_fabric", "keras")
+"""Libraries with a function that seeds the global generators of all the others."""
 
 _GLOBAL_GENERATORS = {
     "random": ("random", "_inst"),
