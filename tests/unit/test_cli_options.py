@@ -52,10 +52,39 @@ def test_runs_are_not_made_by_each_rank_of_a_launcher(
         [*COMMAND, *arguments, *program], cwd=tmp_path, env=rank, capture_output=True, text=True, check=False
     )
     assert ("nothing was run. Start torchrun with it instead: " in ended.stderr) is is_refused
+    assert ("-- torchrun ... -c " in ended.stderr) is is_refused
     assert ("started" in ended.stdout) is not is_refused
     if is_refused:
         assert ended.returncode == 2
         assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("launched", "launcher"),
+    [
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"}, "mpirun"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "4"}, "mpirun"),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}, "srun"),
+        # The script of a batch job is one process, although the job has several tasks.
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, None),
+    ],
+)
+def test_the_launcher_that_started_a_command_in_each_rank_is_named(
+    launched: dict[str, str], launcher: str | None, tmp_path: Path
+) -> None:
+    program = ["--", sys.executable, "-c", "print('started')"]
+    ended = subprocess.run(
+        [*COMMAND, "check", *program],
+        cwd=tmp_path,
+        env={**os.environ, **launched},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ("started" in ended.stdout) is (launcher is None)
+    if launcher is not None:
+        assert f"{launcher} started this command in each of 4 processes" in ended.stderr
+        assert f"-- {launcher} ... {sys.executable} -c " in ended.stderr
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 import traceback
@@ -384,23 +385,42 @@ _FOR_EACH_RANK = ("run", "doctor")
 """Commands that make no recording, so that each rank may be started by its own."""
 
 
+_STARTED_BY = (
+    ("TORCHELASTIC_RUN_ID", "WORLD_SIZE", "torchrun"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "mpirun"),
+    ("PMI_RANK", "PMI_SIZE", "mpirun"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "srun"),
+)
+"""Launchers of ranks: a variable that only its processes have, the variable with their number, and the launcher's command."""
+
+
 def _require_single(context: click.Context, program: tuple[str, ...]) -> None:
     """Refuse to make runs in each of several ranks: they would meet the other ranks' runs, and write to the same folders."""
-    processes = os.environ.get("WORLD_SIZE", "1")
-    is_rank = "TORCHELASTIC_RUN_ID" in os.environ and processes != "1"
-    if not is_rank or context.info_name in _FOR_EACH_RANK or context.params.get("part") is not None:
+    if context.info_name in _FOR_EACH_RANK or context.params.get("part") is not None:
         return
-    raise click.UsageError(
-        f"torchrun started this command in each of {processes} processes, and each would make runs of its own, so nothing was run. "
-        f"Start torchrun with it instead: {context.command_path} ... -- torchrun ... {shlex.join(program[-1:])}"
-    )
+    for mark, count, launcher in _STARTED_BY:
+        processes = os.environ.get(count, "1")
+        if mark in os.environ and processes != "1":
+            raise click.UsageError(
+                f"{launcher} started this command in each of {processes} processes, and each would make runs of its own, so nothing was run. "
+                f"Start {launcher} with it instead: {context.command_path} ... -- {launcher} ... {shlex.join(_started_by(launcher, program))}\n"
+                f"If the processes have nothing to do with one another, unset {mark} for this command."
+            )
+
+
+def _started_by(launcher: str, program: Sequence[str]) -> list[str]:
+    """Return a program's words as a launcher takes them: `torchrun` takes a script, the others a command."""
+    is_python = re.match("python[0-9.]*$", os.path.basename(program[0])) is not None
+    if launcher == "torchrun":
+        return list(program[is_python:])
+    return ["python", *program] if program[0].endswith(".py") else list(program)
 
 
 def _as_command(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
     """Prepend `python` to a Python script that was given without it, and say so.
 
     Raises:
-        click.UsageError: `torchrun` started this command in several processes, each of which would make runs.
+        click.UsageError: A launcher of ranks started this command in several processes, each of which would make runs.
     """
     if context.resilient_parsing or not value:
         return value
