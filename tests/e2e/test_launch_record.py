@@ -69,7 +69,8 @@ def test_truncated_description_is_ignored(tmp_path: Path) -> None:
     assert manifest(tmp_path / "trace")["environment"] == {}
 
 
-def test_existing_output_is_an_error(tmp_path: Path) -> None:
+def test_existing_output_is_an_error_before_anything_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("determinism.launch.record._build_native_recorder", lambda *_: pytest.fail("built"))
     (tmp_path / "file").write_text("mine")
     with pytest.raises(TraceError, match="already exists and is not empty") as caught:
         record_program(["true"], RunSpec(tmp_path))

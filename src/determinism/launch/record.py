@@ -24,7 +24,7 @@ from determinism.launch.notes import NOTE_PREFIX
 from determinism.launch.program import Interrupted, ProgramExit, ProgressCallback, Watching, run_program
 from determinism.redaction import redacted
 from determinism.run_spec import RunSpec, recorder_choice
-from determinism.trace.files import create_trace, write_manifest
+from determinism.trace.files import create_trace, require_unused, write_manifest
 from determinism.trace.reader import read_manifest
 from determinism.trace.schema import MANIFEST_FILE, PROCESS_FILE, PROCESSES_FOLDER
 
@@ -72,8 +72,9 @@ def record_program(
     """
     assert spec.trace_folder is not None
     environment = watching.get("environment")
-    _build_native_recorder(command, os.environ if environment is None else environment)
     folder = spec.trace_folder.absolute()
+    require_unused(folder)
+    _build_native_recorder(command, os.environ if environment is None else environment)
     create_trace(folder, **(facts := _facts(command, spec)))
     spec = replace(spec, trace_folder=folder)
     run = partial(run_program, command, spec, on_progress=on_progress, stdin=stdin, **watching)

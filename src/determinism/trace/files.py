@@ -238,16 +238,21 @@ def create_trace(folder: Path, **facts: Any) -> None:
     Raises:
         TraceError: The folder exists and is not empty, or cannot be created.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise TraceError(
-            "output-exists", f"{folder} already exists and is not empty, so nothing was recorded. Give another folder."
-        )
+    require_unused(folder)
     try:
         make_private_folder(folder, exist_ok=True)
         make_private_folder(folder / schema.PROCESSES_FOLDER)
         write_manifest(folder, {"run": os.urandom(8).hex(), "created": time.time(), "complete": False, **facts})
     except OSError as error:
         raise not_begun(folder, error) from None
+
+
+def require_unused(folder: Path) -> None:
+    """Raise if a new trace cannot have this folder: `TraceError`."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise TraceError(
+            "output-exists", f"{folder} already exists and is not empty, so nothing was recorded. Give another folder."
+        )
 
 
 def not_begun(folder: Path, error: OSError) -> TraceError:
