@@ -57,7 +57,7 @@ def test_equal_rows_are_reported_as_the_same() -> None:
     text = text_of(same())
 
     assert "Same: 40 rows had equal results in batches of 1 and 16, at 7 places" in text
-    assert "training" not in text and "cure" not in text
+    assert "training" not in text and "  fix " not in text
 
 
 @pytest.mark.parametrize("kind", [*BatchKind, None])
@@ -81,7 +81,7 @@ def test_a_fix_is_named_only_if_it_was_verified(cured: bool) -> None:
     VALIDATOR.validate(found)
     assert text_in_junit(found) == text
 
-    assert "In training mode, which changes what they compute: layers.3 (BatchNorm2d)" in text
+    assert "Modules in training mode, in which they compute differently: layers.3 (BatchNorm2d)" in text
     assert ("Verified: with it" in text) is cured
     assert ("rows still depended on their batch" in text) is not cured
     assert [fix["code"] for fix in found["fixes"]] == ["model.eval()"] * cured

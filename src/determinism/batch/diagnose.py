@@ -85,7 +85,7 @@ def causes_of(comparison: Comparison, verified: Trial | None) -> list[Cause]:
     if rows.training or _TRAINING in proven:
         explains = kind in (BatchKind.MIXING, BatchKind.RNG, None)
         status = Status.CONFIRMED if _TRAINING in proven else Status.LIKELY if explains else Status.POSSIBLE
-        evidence = (f"In training mode, which changes what they compute: {names}",) if names else ()
+        evidence = (f"Modules in training mode, in which they compute differently: {names}",) if names else ()
         found.append(Cause(_TRAINING, _TITLES[_TRAINING], status, evidence, tried, ()))
     if _KERNEL in proven:
         found.append(Cause(_KERNEL, _TITLES[_KERNEL], Status.CONFIRMED, (), tried, ()))

@@ -48,13 +48,13 @@ def batch_headline(comparison: Comparison, rows: BatchFindings) -> str:
 
 
 def batch_entries(comparison: Comparison, rows: BatchFindings) -> Iterator[Entry]:
-    """Yield the story: which op, where, why, and what cures it."""
+    """Yield the story: which op, where, why, and what fixes it."""
     if comparison.verdict is Verdict.INCONCLUSIVE:
         return
     if comparison.first_divergence is not None:
         yield from _origin_entries(comparison.first_divergence, rows)
     yield from _row_entries(rows)
-    yield from batch_cures(comparison, rows)
+    yield from batch_fixes(comparison, rows)
 
 
 def _origin_entries(first: Divergence, rows: BatchFindings) -> Iterator[Entry]:
@@ -90,16 +90,16 @@ def _row_entries(rows: BatchFindings) -> Iterator[Entry]:
         names = [f"{one.module or 'the outermost module'} ({one.name})" for one in rows.training]
         more = len(names) - _MOST_MODULES
         shown = listed(names[:_MOST_MODULES]) + (f" and {more} more" if more > 0 else "")
-        yield Entry(f"In training mode, which changes what they compute: {shown}", "training")
+        yield Entry(f"Modules in training mode, in which they compute differently: {shown}", "training")
     if rows.not_told is not None:
         yield Entry(rows.not_told, "not told")
 
 
-def batch_cures(comparison: Comparison, rows: BatchFindings) -> Iterator[Entry]:
-    """Yield the causes, the verified cures, and what was tried in vain."""
+def batch_fixes(comparison: Comparison, rows: BatchFindings) -> Iterator[Entry]:
+    """Yield the causes, the verified fixes, and what was tried in vain."""
     yield from entries_under("cause", (f"{cause.title} ({cause.status})" for cause in comparison.causes))
     for number, one in enumerate(comparison.fixes):
-        yield Entry(f"{_written(one)}: {one.title}", "" if number else "cure")
+        yield Entry(f"{_written(one)}: {one.title}", "" if number else "fix")
         yield Entry("Verified: with it, all rows were equal in batches of all sizes.")
     failed = [one for one in rows.tried if not one.verified]
     if failed:

@@ -224,7 +224,7 @@ def _whole_fix_entries(comparison: Comparison) -> Iterator[Entry]:
     for fix in comparison.fixes:
         if fix.identifier not in named and fix.verified:
             written = " ".join(f"{name}={value}" for name, value in fix.environment or ()) or fix.code or ""
-            yield Entry(f"{written}: {fix.title}", "cure")
+            yield Entry(f"{written}: {fix.title}", "fix")
             yield Entry("Verified: with it the resumed run was equal to the full one.")
 
 
