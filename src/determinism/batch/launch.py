@@ -79,6 +79,11 @@ class BatchCheck:
     interrupt_status: int = field(default=0, init=False)
     """Exit status if the user interrupted the search for causes after the verdict was known; else 0."""
 
+    @property
+    def folder(self) -> Path:
+        """Where the traces and the report are, once `run` has made the folder."""
+        return self._output.path
+
     def run(self) -> Comparison:
         """Make the runs, compare the rows, and try what may make them equal.
 

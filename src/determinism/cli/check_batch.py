@@ -63,11 +63,13 @@ def check_batch(program: tuple[str, ...], reports: Reports, **options: Any) -> N
     Exit status: 0 same, 1 different, 2 trouble or inconclusive, 130 if Ctrl-C ended it.
     """
     from determinism.batch.launch import BatchCheck, BatchRequest
-    from determinism.cli.ending import ProgressLine, conclude, reporting
+    from determinism.cli.ending import ProgressLine, conclude, keep_report, reporting
+    from determinism.types import Verdict
 
     line = ProgressLine()
     running: list[BatchCheck] = []
     with reporting(reports, lambda: running[0].runs if running else []), line:
         running.append(BatchCheck(BatchRequest(program=program, **options), line.announce, line.say))
         comparison = running[0].run()
-    conclude(comparison, reports, running[0].interrupt_status)
+    kept = keep_report(comparison, running[0].folder) if comparison.verdict is Verdict.DIFFERENT else None
+    conclude(comparison, reports, running[0].interrupt_status, kept=kept)
