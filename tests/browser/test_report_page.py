@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from determinism.report.document import document
-from determinism.report.html import page
+from determinism.report.html import NODE_WIDTH, page
 from tests.browser.chromium import look_at
 from tests.builders import make_comparison, make_crowded, make_different, make_inconclusive
-from tests.documents import flooded, make_full_document
+from tests.documents import flooded, make_full_document, make_node
 
 pytestmark = pytest.mark.browser
 
@@ -98,6 +98,15 @@ def test_the_charts_are_drawn() -> None:
     drawings = usual()["full"]["drawings"]
     assert len(drawings) == 3
     assert all(drawing["width"] > 500 and drawing["height"] > 150 for drawing in drawings)
+
+
+def test_the_boxes_of_a_chain_are_no_larger_than_those_of_a_wide_picture() -> None:
+    found = make_full_document()
+    nodes = [make_node(number, number, "aten::mul.Tensor", True) for number in range(3)]
+    edges = [{"from": number, "to": number + 1, "differs": True} for number in range(2)]
+    found["dataflow"] = {"nodes": nodes, "edges": edges, "left_out": 0}
+    drawings = look_at({"chain": page(found)}, width=1000, is_dark=False)["chain"]["drawings"]
+    assert NODE_WIDTH <= drawings[-1]["width"] < 1.2 * NODE_WIDTH
 
 
 @pytest.mark.parametrize("name", ["full", "same", "plain", "inconclusive", "long", "crowded"])

@@ -102,6 +102,11 @@ def test_a_model_left_in_training_mode_is_reported_and_fixed(tmp_path: Path, mod
     (kept,) = (tmp_path / ".determinism").glob("*/report.json")
     assert json.loads(kept.read_text(encoding="utf-8"))["batch"] == batch
 
+    # Like check and check-resume, it keeps its report, so that nothing has to run again for the details.
+    [kept] = (tmp_path / ".determinism").glob("*/report.json")
+    assert f"determinism report -v {kept.parent.relative_to(tmp_path)}" in " ".join(finished.text.split())
+    assert (kept.parent / "report.html").exists()
+
 
 @pytest.mark.thorough("resume-and-batch")
 def test_kernels_that_still_vary_in_evaluation_mode_are_fixed_as_well(tmp_path: Path) -> None:

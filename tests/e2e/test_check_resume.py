@@ -172,7 +172,10 @@ def test_a_failed_run_is_reported(tmp_path: Path) -> None:
         (("--full", "python a.py", "--first", "python a.py"), "--resumed is missing"),
         (("--full", "python a.py", "--", "python", "a.py"), "Three commands and one"),
         (("--", "python", "a.py", "{save}", "{load}"), "contains no {steps}"),
-        (("--at", "8", "--", "python", "{steps}", "{save}", "{load}"), "--at 8 is not between 0 and --steps 8"),
+        (
+            ("--at", "8", "--", "python", "{steps}", "{save}", "{load}"),
+            "--at 8 is not between 0 and --steps 8, so nothing was run. Give --at",
+        ),
         (("--full", "python 'a", "--first", "a", "--resumed", "a"), "cannot be split into words"),
     ],
 )

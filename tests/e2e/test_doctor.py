@@ -79,6 +79,14 @@ def test_a_command_that_cannot_be_inspected_is_reported(command: tuple[str, ...]
     assert finished.status == 2 and said in finished.stderr
 
 
+def test_findings_that_cannot_be_written_are_refused_before_anything_is_inspected(tmp_path: Path) -> None:
+    finished = run(tmp_path, "doctor", "--json", "missing/doctor.json", environment=ENVIRONMENT)
+
+    assert finished.status == 2
+    assert finished.stdout == b""
+    assert "missing does not exist, so nothing was started" in finished.text
+
+
 def test_a_framework_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
     (tmp_path / "tensorflow").mkdir()
     (tmp_path / "tensorflow" / "__init__.py").write_text("raise ImportError('libcuda is missing')")

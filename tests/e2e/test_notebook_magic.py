@@ -190,9 +190,11 @@ def test_figures_of_only_one_run_are_kept(tmp_path: Path) -> None:
 def test_a_cell_runs_once_if_the_whole_notebook_is_recorded(tmp_path: Path) -> None:
     cells = {
         "load": "%load_ext determinism",
-        "cell": "%%determinism\nimport torch\nprint('ran', torch.ones(2).sum().item())",
+        "cell": "%%determinism -o found --fail\nimport torch\nprint('ran', torch.ones(2).sum().item())",
+        "after": "print(found)",
     }
     found = run_cells(tmp_path, cells, sys.executable, "-m", "determinism", "record", "-o", "trace", "--")
     assert found["cell"].success, found["cell"].printed
     assert found["cell"].printed.count("ran 2.0\n") == 1
     assert "In[2] ran once and was not compared" in found["cell"].printed
+    assert found["after"].printed.startswith("inconclusive: In[2] ran once and was not compared")

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from determinism.audit import launch
+from determinism.audit.launch import OpAuditRequest
+from determinism.errors import UsageError
 from determinism.knowledge.entries import read_audit
 from tests.e2e.commands import COMMAND, run
 
@@ -89,10 +92,22 @@ def test_ops_of_pytorchs_samples_are_measured(tmp_path: Path) -> None:
         (("--framework", "nosuch"), "no cases for nosuch"),
         (("--device", "nosuch"), "no device 'nosuch'"),
         (("--output", "missing/out.json"), "cannot be written, so nothing was measured"),
-        (("--diff", "missing.json"), "cannot be read"),
+        (("--diff", "missing.json"), "missing.json cannot be read (No such file or directory). Give a file that"),
+        (("--diff", "pyproject.toml"), "pyproject.toml is not a result of `determinism audit`"),
+        (("results.json",), "Add --diff"),
     ],
 )
 def test_a_request_that_cannot_be_measured_is_refused(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.determinism]\nruns = 3\n")
     finished = run(tmp_path, "audit", *arguments)
     assert finished.status == 2
-    assert said in finished.text
+    assert said in " ".join(finished.text.split())
+
+
+def test_samples_without_the_package_that_they_need_are_refused_before_a_process_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(launch, "find_spec", lambda name: None if name == "expecttest" else object())
+    monkeypatch.setattr(launch, "_lines", lambda request, way: pytest.fail("a process started"))
+    with pytest.raises(UsageError, match="Install it with: pip install expecttest"):
+        launch.audit(OpAuditRequest(database=True))

@@ -184,6 +184,28 @@ def test_help_begins_with_the_usage(command: str) -> None:
     assert ended.stdout.startswith(f"Usage: determinism {command} ")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("check", "--vary", "", "--", "python"), "no factor is named. Give all, or some of: hash-seed"),
+        (("check", "--vary", "hash-seed,moon", "--", "python"), "moon cannot be perturbed. Give all"),
+        (("check", "--from-step", "3", "--level", "step", "--", "python"), "--level step records none"),
+        (("record", "-o", "a", "--from-step", "3", "--level", "module", "--", "python"), "--level module records none"),
+        (("run", "--seed", "-1", "--", "python", "-c", "open('began', 'w')"), "-1 is not in the range x>=0"),
+        (("report", "."), "has no report.json, so there is nothing to print"),
+        (("lint", "."), "There is no Python file or notebook here"),
+    ],
+)
+def test_options_that_cannot_do_anything_are_refused_and_say_what_to_give(
+    arguments: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    done = subprocess.run([*COMMAND, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert done.returncode == (0 if arguments[0] == "lint" else 2)
+    assert said in " ".join((done.stdout + done.stderr).split())
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_window_that_begins_after_the_last_step_is_refused_before_anything_runs(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text("open('began', 'w')")

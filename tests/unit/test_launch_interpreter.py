@@ -126,6 +126,10 @@ def test_missing_command_names_near_matches(tmp_path: Path) -> None:
 def test_missing_command_without_near_matches() -> None:
     assert "'no-such-command-at-all' is not on PATH" in missing("no-such-command-at-all")
     assert "'./nowhere/train' does not exist" in missing("./nowhere/train")
+    assert (
+        f"'trian.py' does not exist, so nothing was started. Check the spelling; the current folder is {os.getcwd()}."
+        == missing("trian.py")
+    )
 
 
 def test_a_script_is_run_with_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -669,6 +669,13 @@ def test_exit_statuses_are_those_of_linters(tmp_path: Path) -> None:
     assert run(str(bad), "--select", "hash-orders")[0] == 2
 
 
+def test_diff_says_if_no_finding_has_a_fix(tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text("import numpy\nweights = numpy.random.rand(3)\ntrain(weights)\n")
+    status, output = run("--diff", str(file))
+    assert status == 1 and "No finding has a fix that can be made automatically" in output
+
+
 def test_diff_shows_a_fix_and_fix_writes_it(tmp_path: Path) -> None:
     file = tmp_path / "program.py"
     text = "ä = list({'ä', 'b'})[0]\n"

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from determinism.comparison.result import Missing, ResumeFindings
+from determinism.diagnose.checkpoints import PARTS
 from determinism.report.document import document
 from determinism.report.entries import answer
 from determinism.report.html import page, patch_command, patch_text
@@ -85,14 +86,16 @@ def test_the_source_line_is_shown_with_its_neighbours() -> None:
     assert "# embed them" in text
 
 
-def test_a_missing_part_of_a_checkpoint_is_stated_once() -> None:
+def test_a_missing_part_of_a_checkpoint_is_in_the_answer_and_stated_once() -> None:
     frame = make_frame(9, code="torch.save(model.state_dict(), path)")
     found = make_different(resume=ResumeFindings([Missing("scheduler", frame, "Save scheduler.state_dict() too.")]))
     read = Page(page(document(found)))
     assert read.text.count("Save scheduler.state_dict() too.") == 1
-    assert read.text.count("torch.save(model.state_dict(), path)") == 1
-    assert "What the checkpoint lacks scheduler" in read.text
-    assert "not saved" not in read.text
+    answer, _, after = read.text.partition("What happened")
+    assert f"not saved {PARTS['scheduler'].title} Save scheduler.state_dict() too." in answer
+    assert "torch.save(model.state_dict(), path)" in answer
+    assert "What the checkpoint lacks scheduler" in after
+    assert {"spread", "losses"}.isdisjoint(sections(read))
 
 
 def test_without_its_file_a_place_shows_its_own_line() -> None:
@@ -292,8 +295,8 @@ def test_a_missing_part_of_a_checkpoint_is_the_cause_and_its_fix_claims_no_uncou
     found = document(make_different(first_divergence=None, resume=ResumeFindings(missing=missing)))
     found["fixes"] = [make_fix(runs=0, verified=True)]
     read = Page(page(found))
-    assert "missing" in sections(read)
-    assert "causes" not in sections(read)
+    assert "not saved" in read.text.partition("What happened")[0]
+    assert {"missing", "causes"}.isdisjoint(sections(read))
     assert "Further runs with it were bit-identical." in read.text
     assert "0 times" not in read.text
 

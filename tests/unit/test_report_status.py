@@ -69,6 +69,11 @@ def test_missing_knowledge_is_reported() -> None:
     assert "Nothing is known about it for this query, which does not mean that it is deterministic." in text
     assert "Something is known for the versions >=1.8" in text
 
+    answers = status("torch.cumsum", framework="torch", version="2.13", device="mps")
+    text = " ".join(op_status_text(answers, [], 100, colors=False).split())
+    assert "Leave out --device, --direction and --verdict to see what is known for cuda, cpu." in text
+    assert "for the versions" not in text
+
 
 def test_a_version_that_was_not_examined_is_reported() -> None:
     text = op_status_text(status("torch.histc", version="2.99"), [], 100, colors=False)

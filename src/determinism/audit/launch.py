@@ -105,6 +105,12 @@ def audit(request: OpAuditRequest, told: Callable[[Way, int, int], None] = lambd
             f"{request.framework} is not installed for {sys.executable}, so nothing was measured. Run the audit with the Python "
             f"that has it: python -m determinism audit --framework {request.framework}",
         )
+    if request.database and find_spec("expecttest") is None:
+        raise UsageError(
+            "audit-impossible",
+            "--database needs expecttest, as PyTorch's own tests do, and it is not installed, so nothing was measured. Install "
+            "it with: pip install expecttest",
+        )
     found: list[Measurement] = []
     about: dict[str, Any] = {}
     stopped = None

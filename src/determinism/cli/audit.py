@@ -62,7 +62,9 @@ def audit(
     by then are shown and kept.
     """
     if files and not diff:
-        raise click.UsageError("A FILE is only read with --diff.")
+        raise click.UsageError(
+            "A stored result is read only with --diff, so nothing was measured. Add --diff, or leave FILE out."
+        )
     from determinism.audit.launch import INTERRUPTED_AUDIT, OpAuditRequest
     from determinism.cli.ending import reporting
     from determinism.knowledge.entries import known_audits, read_audit
@@ -104,4 +106,4 @@ def _told(way: Way, done: int, cases: int) -> None:
     if sys.stderr.isatty():
         click.echo(f"\r{way}: {done} of {cases} cases ", nl=done == cases, err=True)
     elif done == cases:
-        click.echo(f"determinism: {way}: {cases} cases", err=True)
+        click.echo(f"determinism: {way}: {cases} {'case' if cases == 1 else 'cases'}", err=True)

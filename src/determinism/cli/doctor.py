@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from determinism.cli.configuration import ConfiguredCommand
-from determinism.cli.options import PROGRAM_SETTINGS, OutputFile, enabling_options, optional_program_argument
+from determinism.cli.options import PROGRAM_SETTINGS, Reports, enabling_options, file_option, optional_program_argument
 
 SCHEMA = "determinism.doctor/1"
 
@@ -20,13 +20,7 @@ SCHEMA = "determinism.doctor/1"
 )
 @enabling_options
 @click.option("--explain", is_flag=True, help="Show the reason and the source of each setting.")
-@click.option(
-    "--json",
-    "json_file",
-    type=OutputFile(),
-    metavar="FILE",
-    help="Write the findings as JSON.",
-)
+@file_option("json", "Write the findings as JSON.")
 @optional_program_argument
 def doctor(
     program: tuple[str, ...],
@@ -47,13 +41,16 @@ def doctor(
     from determinism.cli.ending import reporting
     from determinism.knowledge.settings import Request, explanation
     from determinism.launch.doctor import inspect_environment
+    from determinism.report.document import write_report
     from determinism.report.show import story
 
+    reports = Reports(json_file)
     with reporting():
+        reports.check_places()
         inspection = inspect_environment(program, Request(warn_only, threads, precision))
         if json_file is not None:
             document = {"schema": SCHEMA, "missing": len(inspection.missing), **asdict(inspection)}
-            json_file.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            write_report(json_file, json.dumps(document, indent=1, ensure_ascii=False) + "\n", "--json")
         click.echo(story(inspection))
         if explain:
             click.echo("\n" + explanation(inspection.settings, inspection.remaining))

@@ -88,6 +88,7 @@ def _lint(
     json_file: Path | None,
     sarif_file: Path | None,
 ) -> int:
+    from determinism.cli.ending import say
     from determinism.lint.findings import rules
     from determinism.lint.run import LintRequest, changes, diff, write_fixed
     from determinism.lint.run import lint as read_all
@@ -99,10 +100,13 @@ def _lint(
     )
     result = read_all(request)
     if is_fixed or shows_diff:
-        for path, before, after in changes(result.findings):
+        changed = list(changes(result.findings))
+        for path, before, after in changed:
             click.echo(diff(path, before, after), nl=False)
             if is_fixed:
                 write_fixed(path, after)
+        if result.findings and not changed:
+            say("No finding has a fix that can be made automatically, so no file changes.")
         if is_fixed:
             result = read_all(request)
     found = [_described(finding) for finding in result.findings]

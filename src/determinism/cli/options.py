@@ -232,8 +232,8 @@ class Factors(click.ParamType):  # type: ignore[type-arg]  # as above
         names = [name.strip() for name in str(value).split(",") if name.strip()]
         unknown = [name for name in names if name != "all" and name not in PERTURBABLE]
         if unknown or not names:
-            found = ", ".join(unknown) or "nothing"
-            self.fail(f"{found} cannot be perturbed. Give all, or some of: {', '.join(PERTURBABLE)}.", param, ctx)
+            found = f"{', '.join(unknown)} cannot be perturbed" if unknown else "no factor is named"
+            self.fail(f"{found}. Give all, or some of: {', '.join(PERTURBABLE)}.", param, ctx)
         return PERTURBABLE if "all" in names else tuple(dict.fromkeys(names))
 
 
@@ -284,6 +284,11 @@ def recording_options(*, without: Sequence[str] = ()) -> Callable[[Callable[...,
         @wraps(function)
         def with_spec(*args: Any, **options: Any) -> Any:
             spec = RunSpec(**{name: options.pop(name) for name in names})
+            if spec.window is not None and spec.level != Level.OP:
+                raise click.UsageError(
+                    f"--from-step says from which step on ops are recorded, and --level {spec.level} records none. Leave one of "
+                    "them out."
+                )
             if spec.window is not None and spec.steps is not None and spec.window >= spec.steps:
                 raise click.UsageError(
                     f"Steps are counted from 0, so --steps {spec.steps} ends before step {spec.window} begins, and --from-step "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from determinism.cli.options import (
     sarif_option,
     verbose_option,
 )
+from determinism.errors import UsageError
 
 
 @click.command(cls=ConfiguredCommand, short_help="Print a stored JSON report, or render it as a page.")
@@ -44,6 +46,12 @@ def report(document: Path, annotate: bool, verbose: bool, **files: Any) -> None:
         from determinism.report.document import read_document
 
         file = document / DOCUMENT_FILE if document.is_dir() else document
+        if file != document and not file.exists():
+            raise UsageError(
+                "report-unreadable",
+                f"{document} has no {DOCUMENT_FILE}, so there is nothing to print. Give the folder of a `check` that found a "
+                f"difference, or the file that `--json` wrote; for a trace: determinism show {shlex.quote(str(document))}",
+            )
         reports.check_places(file)
         content = read_document(file)
         if not reports.is_wanted:

@@ -13,7 +13,9 @@ from determinism.cli.options import PROGRAM_SETTINGS, enabling_options, program_
 @click.command(
     cls=ConfiguredCommand, context_settings=PROGRAM_SETTINGS, short_help="Run a program with deterministic settings."
 )
-@click.option("--seed", type=int, metavar="N", help="Seed every random generator, each with its own stream.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), metavar="N", help="Seed every random generator, each with its own stream."
+)
 @click.option("--patch", is_flag=True, help="Replace ops that have no deterministic implementation.")
 @enabling_options
 @program_argument

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NoReturn
 
-from determinism.comparison.result import Comparison
+from determinism.comparison.result import Comparison, Recorded, Trouble
 from determinism.errors import DeterminismError, StateError, UsageError
 from determinism.run_spec import RUN_VARIABLE, RunSpec
 from determinism.session.check import StartingState, compare_runs_of, import_frameworks_of
@@ -55,11 +55,10 @@ def _magic(shell: Any, line: str, cell: str) -> None:
         found = _checked(prepared, options)
     except DeterminismError as error:
         raise ShownWithoutTraceback(f"{error} [{error.identifier}]") from None
-    if found is None:
-        return
     if options.output is not None:
         shell.user_ns[options.output] = found
-    if options.fail and found.verdict is not Verdict.SAME:
+    # A cell that was not compared, as the whole notebook is, has no runs.
+    if options.fail and found.runs and found.verdict is not Verdict.SAME:
         raise ShownWithoutTraceback(f"%%{MAGIC} --fail: {str(found.report()).splitlines()[0]}")
 
 
@@ -160,14 +159,15 @@ def _running_cell(shell: Any) -> tuple[str, int]:
 # Its runs.
 
 
-def _checked(cell: _Cell, options: argparse.Namespace) -> Comparison | None:
-    """Run a cell as often as requested, and show the comparison; None if nothing was to be compared."""
+def _checked(cell: _Cell, options: argparse.Namespace) -> Comparison:
+    """Run a cell as often as requested, and show the comparison; once, without a verdict, if the whole notebook is recorded."""
     __tracebackhide__ = True
     if is_recording() or RUN_VARIABLE in os.environ:
         # `determinism check -- jupyter nbconvert` compares whole notebooks.
         cell.run()
-        print(f"determinism: {cell.name} ran once and was not compared: the whole notebook is being recorded already.")
-        return None
+        text = f"{cell.name} ran once and was not compared: the whole notebook is being recorded already."
+        print(f"determinism: {text}")
+        return Comparison(Verdict.INCONCLUSIVE, (), Recorded(), trouble=(Trouble("already-recording", text),))
     first, *others = cell.functions()
     for function in (first, *others):
         import_frameworks_of(function.__code__)

@@ -150,9 +150,16 @@ def read_audit(path: Path) -> Audit:
         schema = document.pop("schema")
         measurements = tuple(Measurement(**row) for row in document.pop("measurements"))
         audit = Audit(**document, measurements=measurements)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except OSError as error:
         raise UsageError(
-            "audit-unreadable", f"{path} cannot be read as a result of `determinism audit` ({error})."
+            "audit-unreadable",
+            f"{path} cannot be read ({error.strerror or error}). Give a file that `determinism audit --output` wrote.",
+        ) from None
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise UsageError(
+            "audit-unreadable",
+            f"{path} is not a result of `determinism audit`, or is damaged. Give a file that `determinism audit --output` "
+            "wrote.",
         ) from None
     if schema != SCHEMA:
         raise UsageError(

@@ -38,11 +38,16 @@ def find_executable(name: str, environ: Mapping[str, str]) -> str:
         found_instead = f"{name!r} is a folder"
     elif path.exists() and os.sep in name:
         found_instead = f"{name!r} is not executable"
-    elif os.sep in name:
+    elif _is_file_name(name):
         found_instead = f"{name!r} does not exist"
     else:
         found_instead = f"{name!r} is not on PATH"
     raise LaunchError("command-missing", f"{found_instead}, so nothing was started.{_advice(name, search)}")
+
+
+def _is_file_name(name: str) -> bool:
+    """Whether a command's first word is meant as a file, so that PATH has nothing to do with it."""
+    return os.sep in name or name.endswith(".py")
 
 
 _FRAMEWORKS = ("torch", "tensorflow", "jax")
@@ -87,7 +92,9 @@ def _advice(name: str, search: str) -> str:
         return f" To run this file, make it executable (chmod +x {quoted}) and start it as {quoted}."
     if Path(name).is_dir():
         return " Give the program to start; for a package in this folder: python -m and the package's name."
-    near = [] if os.sep in name else difflib.get_close_matches(name, _names_on(search), n=3, cutoff=0.75)
+    if _is_file_name(name):
+        return f" Check the spelling; the current folder is {os.getcwd()}."
+    near = difflib.get_close_matches(name, _names_on(search), n=3, cutoff=0.75)
     if near:
         return f" Similar names on PATH: {', '.join(near)}."
     return " Check the spelling, and that the right environment is active."

@@ -325,6 +325,8 @@ def lint_text(findings: Sequence[Mapping[str, Any]], files: int) -> str:
     lines = [lint_line(finding) for finding in findings]
     fixable = sum(bool(finding["fixable"]) for finding in findings)
     of_files = f"in {files} file{'' if files == 1 else 's'}"
+    if not files:
+        return "There is no Python file or notebook here, so nothing was read."
     if not findings:
         return f"Nothing found {of_files}."
     count = f"{len(findings)} finding{'' if len(findings) == 1 else 's'} {of_files}."

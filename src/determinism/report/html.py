@@ -22,7 +22,6 @@ from markupsafe import Markup
 
 from determinism.errors import legible
 from determinism.op_semantics import base_name
-from determinism.report.entries import Section
 from determinism.report.formats import summary
 from determinism.types import __version__
 
@@ -461,8 +460,7 @@ def answer_blocks(document: dict[str, Any]) -> list[Block]:
     """Return what every form of the report shows, in order; consecutive lines of code form one block."""
     blocks: list[Block] = []
     for entry in document["story"]:
-        if entry["is_detail"] or (document["missing"] and entry["section"] == Section.CAUSE):
-            # What a checkpoint lacks has its own section.
+        if entry["is_detail"]:
             continue
         section, label, text = entry["section"], entry["label"], entry["text"]
         if not entry["is_code"]:

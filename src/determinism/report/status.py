@@ -350,8 +350,13 @@ def _release(answer: OpStatus) -> str:
 
 def _nothing(answer: OpStatus) -> str:
     of_framework = [status for status in answer.op.statuses if status.framework == answer.framework.identifier]
+    of_version = [status for status in of_framework if answer.version is None or answer.version in status.versions]
+    devices = dict.fromkeys(status.device.value for status in of_version)
     ranges = dict.fromkeys(str(status.versions) for status in of_framework)
-    known = f" Something is known for the versions {'; '.join(ranges)}." if ranges else ""
+    if devices:
+        known = f" Leave out --device, --direction and --verdict to see what is known for {', '.join(devices)}."
+    else:
+        known = f" Something is known for the versions {'; '.join(ranges)}." if ranges else ""
     return f"Nothing is known about it for this query, which does not mean that it is deterministic.{known}"
 
 

@@ -199,7 +199,11 @@ class ResumeRequest:
             raise _incomplete(f"The command contains no {' and no '.join(lacking)}")
         at = self.steps // 2 if self.at is None else self.at
         if not 0 < at < self.steps:
-            raise _incomplete(f"--at {at} is not between 0 and --steps {self.steps}")
+            raise UsageError(
+                "resume-commands",
+                f"--at {at} is not between 0 and --steps {self.steps}, so nothing was run. Give --at the step at which the first "
+                f"run saves, from 1 to {self.steps - 1}.",
+            )
         saved = str(checkpoints / "first")
         places = {
             "full": (str(self.steps), str(checkpoints / "full"), ""),
