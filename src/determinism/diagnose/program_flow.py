@@ -77,14 +77,26 @@ NOT_DRAWS = frozenset({
 _SCIKIT_LEARN = frozenset({
     "train_test_split", "shuffle", "resample", "RandomForestClassifier", "RandomForestRegressor", "ExtraTreesClassifier", "ExtraTreesRegressor",
     "MLPClassifier", "MLPRegressor", "KMeans", "MiniBatchKMeans", "ShuffleSplit", "StratifiedShuffleSplit", "make_classification",
-    "make_regression", "make_blobs", "make_moons", "make_circles", "SGDClassifier", "SGDRegressor",
+    "make_regression", "make_blobs", "make_moons", "make_circles", "SGDClassifier", "SGDRegressor", "RandomizedSearchCV", "RepeatedKFold",
+    "RepeatedStratifiedKFold", "GroupShuffleSplit", "GaussianMixture", "BayesianGaussianMixture", "TSNE", "IsolationForest",
+    "BaggingClassifier", "BaggingRegressor", "Perceptron", "SpectralClustering", "LatentDirichletAllocation", "GaussianRandomProjection",
+    "SparseRandomProjection", "permutation_importance",
 })  # fmt: skip
+_SHUFFLES_IF_ASKED = frozenset({"KFold", "StratifiedKFold", "StratifiedGroupKFold"})
 _SCIPY = frozenset({"differential_evolution", "dual_annealing", "basinhopping", "rvs", "kmeans2"})
 """Functions that draw from NumPy's global generator unless given `random_state`, or the library's name for it."""
+_SEED_EACH = (
+    "ignite.utils.manual_seed", "monai.utils.set_determinism", "monai.utils.misc.set_determinism", "timm.utils.random_seed",
+    "timm.utils.random.random_seed", "transformers.enable_full_determinism", "transformers.trainer_utils.enable_full_determinism",
+)  # fmt: skip
+"""Functions that seed Python, NumPy and PyTorch, and whose names do not show it; those whose names do are told by them."""
 SEEDS = {
-    "numpy": ("numpy.random.seed",),
-    "random": ("random.seed",),
-    "torch": ("torch.manual_seed", "torch.random.manual_seed", "torch.cuda.manual_seed_all", "torch.random.set_rng_state", "torch.set_rng_state"),
+    "numpy": ("numpy.random.seed", *_SEED_EACH),
+    "random": ("random.seed", *_SEED_EACH),
+    "torch": (
+        "torch.manual_seed", "torch.random.manual_seed", "torch.cuda.manual_seed_all", "torch.random.set_rng_state", "torch.set_rng_state",
+        *_SEED_EACH,
+    ),
     "tensorflow": (
         "tensorflow.random.set_seed", "tensorflow.set_random_seed", "tensorflow.random.set_random_seed", "tensorflow.compat.v1.set_random_seed",
         "tensorflow.compat.v1.random.set_random_seed",
@@ -148,6 +160,8 @@ def draws_from_numpy(module: Module, call: ast.Call) -> bool:
     if name.startswith("sklearn.") and last in _SCIKIT_LEARN:
         # Without shuffling nothing is drawn.
         return not any(one.arg == "shuffle" and getattr(one.value, "value", True) is False for one in call.keywords)
+    if name.startswith("sklearn.") and last in _SHUFFLES_IF_ASKED:
+        return any(one.arg == "shuffle" and getattr(one.value, "value", True) is True for one in call.keywords)
     if name.startswith("scipy.") and last in _SCIPY:
         return True
     is_of_table = last == "sample" and isinstance(call.func, ast.Attribute) and "pandas" in module.packages
