@@ -336,10 +336,10 @@ def of_spaces(text: Text) -> Iterator[Finding]:
     imported = text.module.packages
     if not imported & _ENVIRONMENTS or imported & _SEEDS_SPACES or not is_program(text.module):
         return
-    calls = [
-        node for node in text.module.nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    calls = [node for node in text.module.nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    spaces = [
+        (call, call.func.value) for call in calls if isinstance(call.func, ast.Attribute) and _is_space(call.func.value)
     ]
-    spaces = [(call, call.func.value) for call in calls if isinstance(call.func, ast.Attribute) and _is_space(call.func.value)]
     if any(last_part(call.func) == "seed" for call, _ in spaces) or any(
         _passes_on_seed(text, node) for node in text.module.nodes if isinstance(node, ast.Call)
     ):
