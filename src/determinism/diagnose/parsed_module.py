@@ -198,10 +198,10 @@ class Module:
         if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
             return False
         name, scope = ast.unparse(statement.targets[0]), self.scope_of(node)
+        ways = (f"{name}.sort", f"{name} = sorted({name}")
         return any(
-            isinstance(one, ast.Attribute)
-            and one.attr == "sort"
-            and ast.unparse(one.value) == name
+            isinstance(one, ast.Attribute | ast.Assign)
+            and ast.unparse(one).startswith(ways)
             and self.scope_of(one) is scope
             for one in self.nodes
         )
