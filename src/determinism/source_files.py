@@ -82,6 +82,15 @@ def owner_of_file(file: str) -> Owner:
     return owner_of_module(os.path.basename(folder) if name == "__init__.py" else name.removesuffix(".py"), file)
 
 
+def package_folder(file: str) -> str | None:
+    """Return the folder, or the file, of the installed top-level package that a file belongs to; None if it is in none."""
+    for part in _INSTALLED:
+        before, found, rest = file.rpartition(part)
+        if found:
+            return before + found + rest.partition(os.sep)[0]
+    return None
+
+
 def _is_of_installed(root: str) -> bool:
     """Whether an imported top-level package is installed: code that it writes into files elsewhere is also its own."""
     package = None if root in ("__main__", "__mp_main__") else sys.modules.get(root)

@@ -397,6 +397,95 @@ def test_an_unseeded_generator_is_likely_missing_its_seed(tmp_path: Path) -> Non
     assert named(tmp_path, varies, Kind.RNG, **draws) == ("seed-varies", True)
 
 
+@pytest.mark.parametrize(
+    ("listing", "cause"),
+    [
+        ("sorted(os.path.join(d, name) for name in os.listdir(d))", None),
+        ("sorted([name for name in os.listdir(d) if name.endswith('.png')])", None),
+        ("sorted(filter(is_image, os.listdir(d)))", None),
+        ("os.listdir(d)\nnames.sort()", None),
+        ("os.listdir(d)\nnames = sorted(names)", None),
+        ("os.listdir(d)\nothers.sort()", "listing-order"),
+        ("list(os.path.join(d, name) for name in os.listdir(d))", "listing-order"),
+        ("list(filter(is_image, os.listdir(d)))", "listing-order"),
+        ("[read(d, name) for name in os.listdir(d)]", "listing-order"),
+    ],
+)
+def test_a_listing_that_is_sorted_by_way_of_a_comprehension_has_an_order(
+    listing: str, cause: str | None, tmp_path: Path
+) -> None:
+    text = f"import os\nd = 'data'\nnames = {listing}\nx = torch.tensor(load(names))  # used\n"
+    assert named(tmp_path, text)[0] == cause
+
+
+OWN_SEED = """
+import argparse, random, torch
+arguments = argparse.ArgumentParser().parse_args()
+if arguments.seed is None:
+    arguments.seed = random.randint(1, 10000)  # drawn
+random.seed(arguments.seed)
+torch.manual_seed(arguments.seed)  # origin
+layer = torch.nn.Linear(2, 2)  # used
+"""
+
+
+def test_a_seed_drawn_from_the_generator_that_it_seeds_is_likely(tmp_path: Path) -> None:
+    draws = {"op": "aten::uniform_"}
+    assert named(tmp_path, OWN_SEED, Kind.RNG, **draws) == ("seed-varies", True)
+    ((one,), _) = likely(tmp_path, OWN_SEED, Kind.RNG, **draws)
+    assert any(site.code.endswith("# drawn") for site in one.sites)
+    seeded = OWN_SEED.replace("if arguments", "random.seed(0)\nif arguments")
+    assert named(tmp_path, seeded, Kind.RNG, **draws) == (None, False)
+    other = OWN_SEED.replace("random.seed(arguments.seed)", "random.seed(1)")
+    assert named(tmp_path, other, Kind.RNG, **draws) == (None, False), "it may come first"
+
+
+LIBRARY = """
+import glob, random
+import numpy as np
+from . import seeds
+
+KEYS = {"a", "b"}
+
+def rows(number):
+    options = {key: 1 for key in KEYS & set("abc")}
+    return sampled(number, options), glob.glob("*")
+
+def sampled(number, options):
+    return random.sample(range(99), number)
+"""
+
+
+@pytest.mark.parametrize(("ran", "cause"), [("rows", None), ("sampled", "seed-missing-python")])
+def test_in_libraries_only_draws_of_functions_that_ran_are_likely(ran: str, cause: str | None, tmp_path: Path) -> None:
+    package = tmp_path / "lib" / "site-packages" / "package"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(LIBRARY, encoding="utf-8")
+    # What a library's function would seed if the program called it seeds nothing.
+    (package / "seeds.py").write_text(
+        "import random\n\ndef everything():\n    random.seed(0)\n\neverything\n", encoding="utf-8"
+    )
+    used = "x = torch.tensor(package.rows(3)[0])"
+    (tmp_path / "train.py").write_text(f"import package\n{used}\n", encoding="utf-8")
+    line = next(number for number, text in enumerate(LIBRARY.splitlines(), 1) if f"def {ran}" in text) + 1
+    frames = (
+        Frame(str(tmp_path / "train.py"), 2, "<module>", used),
+        Frame(str(package / "__init__.py"), line, f"Package.{ran}", LIBRARY.splitlines()[line - 1].strip()),
+    )
+    builder = TraceBuilder(tmp_path / "trace", framework="torch")
+    builder.add("aten::lift_fresh", outputs=["a"], site=(frames[0].file, frames[0].line))
+    trace = open_trace(builder.close())
+    divergence = replace(
+        make_divergence(kind=Kind.DATA, site=frames[0], op="aten::lift_fresh", outputs=()), stack=frames
+    )
+    found = likely_hypotheses(make_different(first_divergence=divergence), [trace])
+    assert [one.cause for one in found] == [cause] * (cause is not None)
+    # The program itself may be installed.
+    installed = replace(divergence, site=frames[1], stack=frames[::-1])
+    (own,) = likely_hypotheses(make_different(first_divergence=installed), [trace])
+    assert own.cause == "hash-order"
+
+
 @pytest.mark.parametrize(("dtype", "shape"), [("uint32", (2,)), ("int64", (2,)), ("float32", (2,)), ("uint32", (3,))])
 def test_a_seed_that_keras_draws_is_explained_by_pythons_generator(
     dtype: str, shape: tuple[int, ...], tmp_path: Path

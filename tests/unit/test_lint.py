@@ -246,6 +246,64 @@ def loader(images):
 """
 
 
+ITEMS = """
+import random
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+{seeding}
+
+
+class Noisy(Dataset):
+    def __init__(self, transform):
+        self.transform = transform
+
+    def __getitem__(self, index):
+        return self.transform(self.changed(index))
+
+    def changed(self, index):
+        return index + random.random()
+
+
+class Flip:
+    def __call__(self, item):
+        return item if random.random() < 0.5 else -item
+
+
+for item in DataLoader(Noisy(Flip()), num_workers={workers}{arguments}):
+    model(item).backward()
+"""
+
+
+@pytest.mark.parametrize("arguments", ["", ", shuffle=True"])
+def test_what_workers_draw_is_seeded_by_the_generator_of_pytorch(arguments: str) -> None:
+    def found(seeding: str, workers: str, more: str = "") -> list[str]:
+        return rules_in(ITEMS.format(seeding=seeding, workers=workers, arguments=arguments) + more)
+
+    assert found("torch.manual_seed(0)", "2") == []
+    assert found("", "2") == ["seed-missing-torch"]
+    assert found("random.seed(0)", "2") == ["seed-missing-torch"]
+    assert "seed-missing-python" in found("torch.manual_seed(0)", "0")
+    assert found("torch.manual_seed(0)", "count") == ["seed-missing-python"], "it may be 0"
+    assert found("torch.manual_seed(0)", "2", "test = DataLoader(Noisy(Flip()))\n") == ["seed-missing-python"]
+    assert found("torch.manual_seed(0)", "2", "noise = random.random()\n") == ["seed-missing-python"]
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("ignite.utils", "manual_seed"),
+        ("monai.utils", "set_determinism"),
+        ("timm.utils", "random_seed"),
+        ("transformers", "enable_full_determinism"),
+    ],
+)
+def test_functions_of_libraries_that_seed_all_generators_are_known(module: str, name: str) -> None:
+    text = "import numpy, random, torch\n{0}\nx = torch.rand(3) + random.random() + numpy.random.rand()\nmodel(x).backward()\n"
+    assert rules_in(text.format(f"from {module} import {name}\n{name}(0)")) == []
+    assert len(rules_in(text.format(f"from {module} import other\nother(0)"))) == 3
+
+
 def test_workers_with_copies_of_one_generator_are_reported() -> None:
     assert rules_in(DATA_SET) == ["workers-alike"]
     assert rules_in(DATA_SET.replace("num_workers=2", "num_workers=0")) == []
@@ -271,6 +329,9 @@ def test_the_seed_of_a_worker_must_depend_on_the_worker(seed: str, is_alike: boo
     assert rules_in(text) == ["workers-alike"] * is_alike
 
 
+SPACE = "import gymnasium as gym\ne = gym.make('a')\ns, _ = e.reset(seed=3)\nprint(s)\n"
+
+
 @pytest.mark.parametrize(
     ("text", "rules_found"),
     [
@@ -291,6 +352,11 @@ def test_the_seed_of_a_worker_must_depend_on_the_worker(seed: str, is_alike: boo
         ("import gym\nimport own.environments as own\ne = gym.vector.VectorEnv([lambda: own.make_env('a')])\ns = e.reset()\nprint(s)\n", ["generator-unseeded"]),
         ("import gym\n\ndef make_env(seed):\n    return gym.make('a')\n\ne = gym.vector.VectorEnv([make_env(seed=1)])\ns = e.reset()\nprint(s)\n", ["generator-unseeded"]),
         ("import gym\n\ndef f():\n    e = gym.make('a')\n    return e.reset()\n", []),
+        (f"{SPACE}a = e.action_space.sample()\ne.step(a)\n", ["generator-unseeded"]),
+        (f"{SPACE}a = e.single_action_space.sample()\ne.step(a)\n", ["generator-unseeded"]),
+        (f"{SPACE}e.action_space.seed(3)\na = e.action_space.sample()\ne.step(a)\n", []),
+        (f"{SPACE}a = policy.action_space.sample()\ne.step(a)\n", []),
+        (f"import stable_baselines3\n{SPACE}a = e.action_space.sample()\ne.step(a)\n", []),
         ("from torch.distributed import recv\n\ndef f(x):\n    recv(x)\n", ["arrival-order"]),
         ("from torch.distributed import recv\n\ndef f(x):\n    recv(x, 1)\n", []),
     ],
@@ -305,6 +371,8 @@ DRAWS = [
     ("import keras\nx = keras.random.normal((2, 2))\n", "tensorflow"),
     ("import tensorflow as tf\nx = tf.data.Dataset.range(9).shuffle(9)\n", "tensorflow"),
     ("from sklearn.model_selection import train_test_split\nx = train_test_split(rows)\n", "numpy"),
+    ("from sklearn.model_selection import RandomizedSearchCV\nx = RandomizedSearchCV(net, {})\n", "numpy"),
+    ("from sklearn.model_selection import StratifiedKFold\nx = StratifiedKFold(shuffle=True)\n", "numpy"),
     ("import pandas\nx = pandas.read_csv('rows').sample(frac=0.5)\n", "numpy"),
 ]
 SEEDINGS = {
@@ -332,6 +400,7 @@ def test_draws_are_recognized_in_each_library_however_the_program_ends(text: str
         "import tensorflow as tf\nrng.shuffle(rows)\nmodel.fit(rows)\n",
         "from sklearn.model_selection import train_test_split as split\nx = split(rows, random_state=3)\nx.fit(x)\n",
         "from sklearn.model_selection import train_test_split\nx = train_test_split(rows, shuffle=False)\nmodel.fit(x)\n",
+        "from sklearn.model_selection import StratifiedKFold\nx = StratifiedKFold(5)\nmodel.fit(x)\n",
         "import pandas\nx = pandas.read_csv('rows').sample(frac=0.5, random_state=3)\nmodel.fit(x)\n",
         "import torch\nLAYER = torch.nn.Linear(1, 1)\nTABLE = make_table()\n",
         "import torch\n\ndef register(layer):\n    return layer\n\nLAYER = register(torch.nn.Linear(1, 1))\n",

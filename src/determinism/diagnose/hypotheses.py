@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +18,8 @@ from determinism.comparison.divergence import Divergence, Status, is_repeatable,
 from determinism.comparison.result import Comparison, FileChange, Leftover
 from determinism.diagnose.code_changes import code_fix, is_of_seed, source_of
 from determinism.diagnose.experiments import Hypothesis, Intervention, calls_of, sites_of, stages_at_fault
-from determinism.diagnose.parsed_module import given_to
-from determinism.diagnose.program_flow import Found, Program, read_program
+from determinism.diagnose.parsed_module import Module, given_to
+from determinism.diagnose.program_flow import Found, Program, RunningIn
 from determinism.diagnose.sources import ANSWERED, LIBRARY_SEED, Source, library_evidence, library_sites, use_text
 from determinism.environment import CHOICE_OF_KERNEL, EnvironmentDifference, fixes_hashes
 from determinism.factors.catalog import FACTORS
@@ -27,6 +27,7 @@ from determinism.knowledge.entries import op_at
 from determinism.knowledge.query import entries_for
 from determinism.op_semantics import OpSemantics, framework_of
 from determinism.run_spec import FixedSource
+from determinism.source_files import Owner, owner_of_file, package_folder
 from determinism.trace.process import Trace
 from determinism.trace.schema import STEP_OP, Frame, Table
 from determinism.types import Kind
@@ -567,18 +568,81 @@ def _evidence(divergence: Divergence) -> tuple[str, ...]:
 # What most likely made runs differ, judging only by the records and the text.
 
 _MOST_FRAMES = 4
+_MOST_FILES = 60
 _OUTSIDE = frozenset({Kind.DATA, Kind.ARGUMENT, Kind.STRUCTURE, Kind.ORDER})
 """Kinds of divergence that begin outside the framework, where the text can show the origin."""
 
 
+def _changed_before(file: str, moment: float) -> bool:
+    try:
+        return os.path.getmtime(file) < moment
+    except OSError:
+        return False
+
+
+def read_program(
+    lines: Mapping[str, set[tuple[int, str]]],
+    *,
+    began: float,
+    frameworks: frozenset[str],
+    has_fixed_hashes: bool,
+    running_in: RunningIn = lambda _: None,
+) -> Program | None:
+    """Read the files of a program: those that were recorded, and its own files that they import.
+
+    Args:
+        lines: The recorded lines by file, with their code.
+        began: When the run began, in seconds since 1970. An unrecorded file that changed since is left out.
+        frameworks: The recorded frameworks; they may be next to the program, but are not part of it.
+        has_fixed_hashes: Whether strings have the same hashes in each run.
+        running_in: See `Program`.
+
+    Returns:
+        The program; None if no recorded file is as it was when it ran.
+    """
+    read = [Module.read(file) for file in list(lines)[:_MOST_FILES]]
+    # A trace may be older than the files, or from another machine.
+    modules = [module for module in read if module is not None and module.has(lines[module.file])]
+    known = {module.file for module in modules} | set(lines)
+    for module in modules:
+        for file in module.imported_files():
+            if not frameworks.isdisjoint(Path(file).with_suffix("").parts[-4:]):
+                continue
+            if len(modules) < _MOST_FILES and file not in known and _changed_before(file, began):
+                known.add(file)
+                imported = Module.read(file)
+                # The loop reaches this module, too.
+                modules += [imported] if imported is not None else []
+    return Program(modules, has_fixed_hashes=has_fixed_hashes, running_in=running_in) if modules else None
+
+
 def recorded_lines(divergence: Divergence, traces: Sequence[Trace]) -> dict[str, set[tuple[int, str]]]:
-    """Return the lines of the program that were recorded, by file: number and code of each."""
-    processes = traces[0].processes if traces else ()
-    recorded = [one.names.frame(text) for one in processes for text in one.names.texts(Table.FRAME)]
+    """Return the lines that were recorded, by file: number and code of each. Some are of libraries, called by the program."""
     lines: dict[str, set[tuple[int, str]]] = {}
-    for frame in [*divergence.stack, *recorded]:
+    for frame in _recorded_frames(divergence, traces):
         lines.setdefault(frame.file, set()).add((frame.line, frame.code))
     return lines
+
+
+def _recorded_frames(divergence: Divergence, traces: Sequence[Trace]) -> Iterator[Frame]:
+    yield from divergence.stack
+    for process in traces[0].processes if traces else ():
+        yield from map(process.names.frame, process.names.texts(Table.FRAME))
+
+
+def _functions_of_libraries(divergence: Divergence, traces: Sequence[Trace]) -> RunningIn:
+    """Return what tells the functions of a library's file that were seen running; for the program's own files, it returns None."""
+    own = package_folder(divergence.site.file) if divergence.site is not None else None
+    functions: dict[str, set[str]] = {}
+    for frame in _recorded_frames(divergence, traces):
+        functions.setdefault(frame.file, set()).add(frame.function.rpartition(".")[2])
+
+    def running_in(file: str) -> Collection[str] | None:
+        # A program that is itself installed is its own package.
+        is_of_library = owner_of_file(file) is Owner.LIBRARY and (own is None or package_folder(file) != own)
+        return functions.get(file, ()) if is_of_library else None
+
+    return running_in
 
 
 def likely_hypotheses(comparison: Comparison, traces: Sequence[Trace]) -> list[Hypothesis]:
@@ -603,7 +667,13 @@ def likely_hypotheses(comparison: Comparison, traces: Sequence[Trace]) -> list[H
     lines = recorded_lines(divergence, traces)
     began = traces[0].manifest.get("created") or 0.0
     frameworks = frozenset(str(one.description.get("framework")) for one in processes)
-    program = read_program(lines, began=float(began), frameworks=frameworks, has_fixed_hashes=is_fixed)
+    program = read_program(
+        lines,
+        began=float(began),
+        frameworks=frameworks,
+        has_fixed_hashes=is_fixed,
+        running_in=_functions_of_libraries(divergence, traces),
+    )
     if program is None:
         return []
     if of_threads:

@@ -181,6 +181,31 @@ class Module:
             self._bindings[scope] = bindings_of(scope)
         return self._bindings[scope]
 
+    def with_its_elements(self, node: ast.AST, keeping: Collection[str]) -> ast.AST:
+        """Return the outermost expression that takes its elements from one, by comprehensions and by functions that keep them."""
+        while True:
+            parent = self.parents.get(node)
+            if isinstance(parent, ast.comprehension) and parent.iter is node:
+                node = self.parents[parent]
+            elif isinstance(parent, ast.Call) and last_part(parent.func) in keeping and node in parent.args:
+                node = parent
+            else:
+                return node
+
+    def is_sorted_in_place(self, node: ast.AST) -> bool:
+        """Whether a statement assigns an expression to something that its function sorts: `names = os.listdir(folder)`, `names.sort()`."""
+        statement = self.parents.get(node)
+        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+            return False
+        name, scope = ast.unparse(statement.targets[0]), self.scope_of(node)
+        ways = (f"{name}.sort", f"{name} = sorted({name}")
+        return any(
+            isinstance(one, ast.Attribute | ast.Assign)
+            and ast.unparse(one).startswith(ways)
+            and self.scope_of(one) is scope
+            for one in self.nodes
+        )
+
     def frame(self, node: ast.expr | ast.stmt) -> Frame:
         """Return where a node is, as shown in reports."""
         scope = self.scope_of(node)

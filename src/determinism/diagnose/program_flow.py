@@ -6,12 +6,10 @@ Nothing of the program is run. `likely` reads the files in which two runs differ
 from __future__ import annotations
 
 import ast
-import os
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
 from determinism.diagnose.parsed_module import (
     FILLING,
@@ -31,7 +29,7 @@ from determinism.diagnose.parsed_module import (
     parameters,
     within,
 )
-from determinism.probes.rewrite import IGNORES_ORDER
+from determinism.probes.rewrite import IGNORES_ORDER, KEEPS_CONTENT
 from determinism.trace.schema import Frame
 
 _MOST_LOOKED_AT = 3000
@@ -77,14 +75,26 @@ NOT_DRAWS = frozenset({
 _SCIKIT_LEARN = frozenset({
     "train_test_split", "shuffle", "resample", "RandomForestClassifier", "RandomForestRegressor", "ExtraTreesClassifier", "ExtraTreesRegressor",
     "MLPClassifier", "MLPRegressor", "KMeans", "MiniBatchKMeans", "ShuffleSplit", "StratifiedShuffleSplit", "make_classification",
-    "make_regression", "make_blobs", "make_moons", "make_circles", "SGDClassifier", "SGDRegressor",
+    "make_regression", "make_blobs", "make_moons", "make_circles", "SGDClassifier", "SGDRegressor", "RandomizedSearchCV", "RepeatedKFold",
+    "RepeatedStratifiedKFold", "GroupShuffleSplit", "GaussianMixture", "BayesianGaussianMixture", "TSNE", "IsolationForest",
+    "BaggingClassifier", "BaggingRegressor", "Perceptron", "SpectralClustering", "LatentDirichletAllocation", "GaussianRandomProjection",
+    "SparseRandomProjection", "permutation_importance",
 })  # fmt: skip
+_SHUFFLES_IF_ASKED = frozenset({"KFold", "StratifiedKFold", "StratifiedGroupKFold"})
 _SCIPY = frozenset({"differential_evolution", "dual_annealing", "basinhopping", "rvs", "kmeans2"})
 """Functions that draw from NumPy's global generator unless given `random_state`, or the library's name for it."""
+_SEED_EACH = (
+    "ignite.utils.manual_seed", "monai.utils.set_determinism", "monai.utils.misc.set_determinism", "timm.utils.random_seed",
+    "timm.utils.random.random_seed", "transformers.enable_full_determinism", "transformers.trainer_utils.enable_full_determinism",
+)  # fmt: skip
+"""Functions that seed Python, NumPy and PyTorch, and whose names do not show it; those whose names do are told by them."""
 SEEDS = {
-    "numpy": ("numpy.random.seed",),
-    "random": ("random.seed",),
-    "torch": ("torch.manual_seed", "torch.random.manual_seed", "torch.cuda.manual_seed_all", "torch.random.set_rng_state", "torch.set_rng_state"),
+    "numpy": ("numpy.random.seed", *_SEED_EACH),
+    "random": ("random.seed", *_SEED_EACH),
+    "torch": (
+        "torch.manual_seed", "torch.random.manual_seed", "torch.cuda.manual_seed_all", "torch.random.set_rng_state", "torch.set_rng_state",
+        *_SEED_EACH,
+    ),
     "tensorflow": (
         "tensorflow.random.set_seed", "tensorflow.set_random_seed", "tensorflow.random.set_random_seed", "tensorflow.compat.v1.set_random_seed",
         "tensorflow.compat.v1.random.set_random_seed",
@@ -112,6 +122,10 @@ _TELLING = (
     *("completion-order", "time-limit", "queue-order", "process-queue", "program-output", "query-result"),
 )
 """Sources that vary in nearly every run; other sources are named only if there is none of these."""
+
+
+_IN_LIBRARIES = ("unseeded-generator", "numpy-random", "python-random")
+RunningIn = Callable[[str], Collection[str] | None]
 
 
 @dataclass(frozen=True)
@@ -148,6 +162,8 @@ def draws_from_numpy(module: Module, call: ast.Call) -> bool:
     if name.startswith("sklearn.") and last in _SCIKIT_LEARN:
         # Without shuffling nothing is drawn.
         return not any(one.arg == "shuffle" and getattr(one.value, "value", True) is False for one in call.keywords)
+    if name.startswith("sklearn.") and last in _SHUFFLES_IF_ASKED:
+        return any(one.arg == "shuffle" and getattr(one.value, "value", True) is True for one in call.keywords)
     if name.startswith("scipy.") and last in _SCIPY:
         return True
     is_of_table = last == "sample" and isinstance(call.func, ast.Attribute) and "pandas" in module.packages
@@ -157,55 +173,29 @@ def draws_from_numpy(module: Module, call: ast.Call) -> bool:
 # The program's files together, and what an expression in one of them goes back to.
 
 
-_MOST_FILES = 60
 _Node = tuple[Module, ast.AST]
-
-
-def _changed_before(file: str, moment: float) -> bool:
-    try:
-        return os.path.getmtime(file) < moment
-    except OSError:
-        return False
-
-
-def read_program(
-    lines: Mapping[str, set[tuple[int, str]]], *, began: float, frameworks: frozenset[str], has_fixed_hashes: bool
-) -> Program | None:
-    """Read the files of a program: those that were recorded, and its own files that they import.
-
-    Args:
-        lines: The recorded lines by file, with their code.
-        began: When the run began, in seconds since 1970. An unrecorded file that changed since is left out.
-        frameworks: The recorded frameworks; they may be next to the program, but are not part of it.
-        has_fixed_hashes: Whether strings have the same hashes in each run.
-
-    Returns:
-        The program; None if no recorded file is as it was when it ran.
-    """
-    read = [Module.read(file) for file in list(lines)[:_MOST_FILES]]
-    # A trace may be older than the files, or from another machine.
-    modules = [module for module in read if module is not None and module.has(lines[module.file])]
-    known = {module.file for module in modules} | set(lines)
-    for module in modules:
-        for file in module.imported_files():
-            if not frameworks.isdisjoint(Path(file).with_suffix("").parts[-4:]):
-                continue
-            if len(modules) < _MOST_FILES and file not in known and _changed_before(file, began):
-                known.add(file)
-                imported = Module.read(file)
-                # The loop reaches this module, too.
-                modules += [imported] if imported is not None else []
-    return Program(modules, has_fixed_hashes=has_fixed_hashes) if modules else None
 
 
 class Program:
     """All files of the program."""
 
-    def __init__(self, modules: Sequence[Module], *, has_fixed_hashes: bool) -> None:
+    def __init__(
+        self, modules: Sequence[Module], *, has_fixed_hashes: bool, running_in: RunningIn = lambda _: None
+    ) -> None:
+        """Read no file: take those that were read.
+
+        Args:
+            modules: The files.
+            has_fixed_hashes: Whether strings have the same hashes in each run.
+            running_in: Returns the functions of a library's file that were seen running; None for a file of the program.
+        """
         self._modules = modules
+        self._running_in = running_in
         self._has_fixed_hashes = has_fixed_hashes
         self._is_in_seed = False
         """Whether a seed is being traced back, so that the search does not run in circles."""
+        self._drawn_seed: ast.Call | None = None
+        """A draw of which is asked whether a seed goes back to it."""
         self._time_limits: set[ast.AST] = set()
         """Calls whose time limit may have expired where runs took different paths."""
         self._threads_add_to: dict[str, dict[str, ast.expr | ast.stmt]] = {}
@@ -232,7 +222,7 @@ class Program:
                         self.attributes.setdefault(target.attr, []).append((module, value))
 
     def seedings(self, library: str) -> list[tuple[Module, ast.Call]]:
-        """Return the calls that seed a library's global generator, but for those in functions that nothing calls."""
+        """Return the calls that seed a library's global generator, but for those in functions that nothing calls, or that were not seen running."""
         seeding = [
             (module, call)
             for calls in self.callers.values()
@@ -242,7 +232,11 @@ class Program:
             or (last_part(call.func) in SEED_ALL.difference(self.functions) and module.dotted(call.func) not in SEEDS["tensorflow"])
             or module.dotted(call.func) == "determinism.seed" or module.dotted(call.func) == "determinism.enable"
         ]  # fmt: skip
-        return [(module, call) for module, call in seeding if not self._is_never_called(module, module.scope_of(call))]
+        return [
+            (module, call)
+            for module, call in seeding
+            if not self._is_never_called(module, module.scope_of(call)) and self._is_own_or_ran(module, call)
+        ]
 
     def names_keras(self) -> bool:
         """Whether any file names Keras, by itself or as a part of TensorFlow."""
@@ -297,14 +291,14 @@ class Program:
                 continue
             seen.add(id(node))
             for look in (self._seeded_by, self._changed_by_threads, self._drawn_by_threads):
-                if (known := look(module, node)) is not None:
+                if (known := look(module, node)) is not None and self._running_in(known.file) is None:
                     return known
             source = self._source(module, node)
             if source in ("python-random", "numpy-random") and isinstance(node, ast.Call):
                 node = self._first_draw(module, node, source)
             is_file = isinstance(node, ast.Call) and module.dotted(node.func).startswith("tempfile.")
             is_name = is_file and not is_of_letters
-            if source is not None and isinstance(node, ast.expr) and not is_name:
+            if source is not None and isinstance(node, ast.expr) and not is_name and self._counts(module, node, source):
                 frame = module.frame(node)
                 has_objects = source == "set-order" and self.has_objects(module, node)
                 beside = self._calls_beside(module, node)
@@ -315,6 +309,16 @@ class Program:
             is_of_letters = is_of_letters or _uses_letters(node)
             waiting.extend((*behind, is_of_letters) for behind in self._behind(module, node))
         return other
+
+    def _counts(self, module: Module, node: ast.AST, source: str) -> bool:
+        """Whether a source may be named: in a library, only a generator without a seed, in a function that was seen running."""
+        is_own = self._running_in(module.file) is None
+        return is_own or (source in _IN_LIBRARIES and self._is_own_or_ran(module, node))
+
+    def _is_own_or_ran(self, module: Module, node: ast.AST) -> bool:
+        """Whether a place is in a file of the program, or in a library's function that was seen running."""
+        functions = self._running_in(module.file)
+        return functions is None or getattr(module.scope_of(node), "name", "<module>") in functions
 
     def _first_draw(self, module: Module, draw: ast.Call, source: str) -> ast.Call:
         """Return the first draw in the same function that decides what a draw chooses from; if there is none, the draw."""
@@ -426,7 +430,9 @@ class Program:
         self._is_in_seed = True
         try:
             for owner, call in self.seedings("numpy" if library == "numpy.random" else "random"):
-                if self.back_from([(owner, value) for value in given_to(call)]) is not None:
+                found = self.back_from([(owner, value) for value in given_to(call)])
+                # What becomes the seed was drawn before.
+                if found is not None and (found.file, found.line) != (module.file, node.lineno):
                     frame = owner.frame(call)
                     return Found("seed-value", frame.file, frame.line, frame.function, frame.code)
         finally:
@@ -537,7 +543,7 @@ class Program:
         is_of_numpy = library == "numpy.random" or draws_from_numpy(module, call)
         if (is_of_numpy or library == "random") and draw not in NOT_DRAWS:
             seeded = self.seedings("numpy" if is_of_numpy else "random")
-            if not seeded:
+            if not seeded or self._becomes_its_own_seed(module, call, seeded):
                 return "numpy-random" if is_of_numpy else "python-random"
         if (
             last == "pop"
@@ -548,6 +554,17 @@ class Program:
             return "set-order"
         is_iterated = self.is_iterated(module, call) and self.is_set(module, call)
         return "set-order" if is_iterated else None
+
+    def _becomes_its_own_seed(self, module: Module, call: ast.Call, seeded: Sequence[tuple[Module, ast.Call]]) -> bool:
+        """Whether a generator is seeded by nothing but a number drawn from it before: `seed = random.randint(1, 10000)`, `random.seed(seed)`."""
+        if self._drawn_seed is not None:
+            return self._drawn_seed is call
+        self._drawn_seed = call
+        try:
+            found = [self.back_from([(owner, value) for value in given_to(one)]) for owner, one in seeded]
+        finally:
+            self._drawn_seed = None
+        return all(one is not None and (one.file, one.line) == (module.file, call.lineno) for one in found)
 
     def _filled_queue(self, module: Module, node: ast.AST) -> str | None:
         """Return the source that items of a queue are; None if the expression is not a queue that several threads or processes may fill."""
@@ -566,7 +583,9 @@ class Program:
         return None
 
     def _is_sorted(self, module: Module, node: ast.AST) -> bool:
-        parent = module.parents.get(node)
+        if module.is_sorted_in_place(node):
+            return True
+        parent = module.parents.get(module.with_its_elements(node, KEEPS_CONTENT))
         return isinstance(parent, ast.Call) and last_part(parent.func) in UNORDERED
 
     def is_iterated(self, module: Module, node: ast.AST) -> bool:

@@ -230,6 +230,21 @@ def is_set_to(call: ast.Call, name: str, value: object) -> bool:
     )
 
 
+SEEDED_IN_WORKERS = ("random", "numpy", "torch")
+"""The libraries whose generators PyTorch seeds in each worker of a loader, with a number that it draws from its own generator."""
+
+
+def is_loader(module: Module, call: ast.Call) -> bool:
+    """Whether a call makes one of PyTorch's data loaders."""
+    return module.dotted(call.func) == "torch.utils.data.DataLoader"
+
+
+def has_workers(call: ast.Call) -> bool:
+    """Whether a loader is told to have a number of workers, as a literal."""
+    given = [one.value for one in call.keywords if one.arg == "num_workers"]
+    return any(isinstance(one, ast.Constant) and isinstance(one.value, int) and one.value > 0 for one in given)
+
+
 class Execution:
     """A walk through a program, from its first line, into the functions and classes of its own that it calls."""
 
@@ -239,6 +254,8 @@ class Execution:
         self._classes = {node.name: node for node in module.nodes if isinstance(node, ast.ClassDef)}
         self._active: set[ast.AST] = set()
         self._walked: set[ast.AST] = set()
+        self.in_workers: set[ast.AST] = set()
+        """Functions that were walked as those that the worker processes of a loader run."""
         self._count = 0
 
     def events(self) -> list[Event]:
@@ -295,6 +312,8 @@ class Execution:
         library = drawn_library(self._module, call)
         if library is not None:
             yield Event(library, False, call)
+            if is_loader(self._module, call) and has_workers(call):
+                yield from self._called_object(call)
         elif last in self._classes and isinstance(call.func, ast.Name):
             for part in self._classes[last].body:
                 if isinstance(part, Function) and part.name in ("__init__", "__post_init__"):
@@ -309,8 +328,20 @@ class Execution:
 
     def _called_object(self, call: ast.Call) -> Iterator[Event]:
         """Yield what the items of a dataset draw when a loader is made from it."""
-        if self._module.dotted(call.func) != "torch.utils.data.DataLoader":
+        if not is_loader(self._module, call):
             return
+        if not has_workers(call):
+            yield from self._items()
+            return
+        walked = set(self._walked)
+        drawn = [event for event in self._items() if not event.is_seed]
+        self.in_workers |= self._walked - walked
+        # Another loader may draw the same items without workers.
+        self._walked = walked
+        if any(event.library in SEEDED_IN_WORKERS for event in drawn) and not is_given_generator(call):
+            yield Event("torch", False, call)
+
+    def _items(self) -> Iterator[Event]:
         for kind in self._classes.values():
             for part in kind.body:
                 if isinstance(part, Function) and part.name in ("__getitem__", "__iter__"):

@@ -13,11 +13,14 @@ from determinism.diagnose.parsed_module import Function, Module, given_to, is_no
 from determinism.diagnose.program_flow import GENERATORS, SEEDS, Found
 from determinism.lint.execution import (
     CUDA_SEEDS,
+    SEEDED_IN_WORKERS,
     Event,
     Execution,
     becomes_seed,
     drawn_library,
     draws_by_keras,
+    has_workers,
+    is_loader,
     is_number,
     is_program,
     seeded_libraries,
@@ -35,13 +38,14 @@ def of_order(text: Text) -> Iterator[Finding]:
     """Yield draws without a seed, and seeds after a draw; only for files that are run, since a library is seeded by its program."""
     if not is_program(text.module):
         return
-    events = Execution(text.module).events()
+    execution = Execution(text.module)
+    events = execution.events()
     for library, cause in SEEDED_LIBRARIES.items():
         own = [event for event in events if event.library == library and not _is_seeded_on_gpu(text, event)]
         draw = next((event for event in own if not event.is_seed and not _is_printed(text, event.node)), None)
         trains = text.calls & _TRAINS
         if draw is None and trains and not _seedings(text, library):
-            draw = _drawn_anywhere(text, library)
+            draw = _drawn_anywhere(text, library, execution)
         seed = next((event for event in own if event.is_seed), None)
         if draw is None or (not trains and _is_demonstration(text)):
             continue
@@ -124,14 +128,26 @@ def _is_own(text: Text, call: ast.Call) -> bool:
     return any(owner is text.module for owner, _ in text.program.functions.get(name or "", ()))
 
 
-def _drawn_anywhere(text: Text, library: str) -> Event | None:
+def _drawn_anywhere(text: Text, library: str, execution: Execution) -> Event | None:
     """Return the first draw in a method that the walk did not reach, such as a model's forward."""
     for node in text.module.nodes:
         if isinstance(node, ast.Call) and drawn_library(text.module, node) == library:
             draw = Event(library, False, node)
-            if not _is_printed(text, node) and not _is_seeded_on_gpu(text, draw):
+            is_seeded = _is_seeded_on_gpu(text, draw) or _is_seeded_in_worker(text, draw, execution)
+            if not _is_printed(text, node) and not is_seeded:
                 return draw
     return None
+
+
+def _is_seeded_in_worker(text: Text, draw: Event, execution: Execution) -> bool:
+    """Whether a draw is made for the items of a data set, and all loaders have workers, whose generators PyTorch seeds."""
+    calls = (node for node in text.module.nodes if isinstance(node, ast.Call))
+    loaders = [call for call in calls if is_loader(text.module, call)]
+    if draw.library not in SEEDED_IN_WORKERS or not loaders or not all(has_workers(call) for call in loaders):
+        return False
+    scope = text.module.scope_of(draw.node)
+    # A transform is an object that the data set calls.
+    return scope in execution.in_workers or (isinstance(scope, Function) and scope.name == "__call__")
 
 
 def _is_printed(text: Text, node: ast.AST) -> bool:
@@ -309,6 +325,43 @@ def of_environments(text: Text) -> Iterator[Finding]:
             message = "The environment is never given a seed, so it starts from random bytes of the operating system. Use reset(seed=...)."
             yield text.finding("generator-unseeded", Severity.DIFFERS, message, call)
             return
+
+
+_SEEDS_SPACES = frozenset({"stable_baselines3", "sb3_contrib", "tianshou", "torchrl"})
+"""Libraries that seed the spaces of an environment with a seed that they are given."""
+
+
+def of_spaces(text: Text) -> Iterator[Finding]:
+    """Yield samples of an environment's space that starts from random bytes: no seed of `reset` reaches it."""
+    imported = text.module.packages
+    if not imported & _ENVIRONMENTS or imported & _SEEDS_SPACES or not is_program(text.module):
+        return
+    calls = [node for node in text.module.nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    spaces = [
+        (call, call.func.value) for call in calls if isinstance(call.func, ast.Attribute) and _is_space(call.func.value)
+    ]
+    if any(last_part(call.func) == "seed" for call, _ in spaces) or any(
+        _passes_on_seed(text, node) for node in text.module.nodes if isinstance(node, ast.Call)
+    ):
+        return
+    for call, space in spaces:
+        owner = space.value if isinstance(space, ast.Attribute) else None
+        if last_part(call.func) != "sample" or not isinstance(owner, ast.Name):
+            continue
+        values = text.program.values_of(text.module, owner, as_whole=True)
+        if any(_makes_environment(text, module, one) for module, one in values):
+            name = ast.unparse(space)
+            message = (
+                f"The space is never given a seed, and that of reset() does not reach it, so its samples start from random bytes of the "
+                f"operating system. Call {name}.seed(...)."
+            )
+            yield text.finding("generator-unseeded", Severity.DIFFERS, message, call)
+            return
+
+
+def _is_space(node: ast.expr) -> bool:
+    """Whether an expression is called the space of an environment, such as `env.action_space`."""
+    return last_part(node).endswith(("action_space", "observation_space"))
 
 
 def _passes_on_seed(text: Text, call: ast.Call) -> bool:
@@ -683,5 +736,6 @@ def findings(text: Text) -> Iterator[Finding]:
     yield from of_keras(text)
     yield from of_values(text)
     yield from of_environments(text)
+    yield from of_spaces(text)
     yield from of_keys(text)
     yield from of_workers(text)
