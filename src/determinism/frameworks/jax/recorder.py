@@ -43,17 +43,25 @@ class CapturedExecution:
     """An execution, whose inputs are copied before it runs: it may reuse the memory of donated ones."""
 
     def __init__(
-        self, original: Callable[..., Any], execution: Any, jaxpr: Any, args: Sequence[Any], stored: Any = None
+        self,
+        name: str,
+        original: Callable[..., Any],
+        execution: Any,
+        jaxpr: Any,
+        args: Sequence[Any],
+        stored: Any = None,
     ) -> None:
         """Copy the inputs.
 
         Args:
+            name: The name of its record.
             original: The function that runs an `ExecuteReplicated`.
             execution: The `ExecuteReplicated`.
             jaxpr: What was traced; None if unknown.
             args: Its arguments.
             stored: Its `stored_form`, taken before its first run; None to take it when needed.
         """
+        self._name = name
         self._jaxpr = jaxpr
         self._original = original
         self._execution = execution
@@ -116,7 +124,7 @@ class CapturedExecution:
         kept = sorted(at - constants for at in self._execution.kept_var_idx)
         if kept and kept[0] < 0:
             raise NotWritable("it closes over arrays that JAX passes to it separately from its arguments")
-        return call_document(f"jax::{self._execution.name}", self._jaxpr, self._args[constants:], kept, arrays)
+        return call_document(self._name, self._jaxpr, self._args[constants:], kept, arrays)
 
 
 def _copy(thing: Any) -> Any:
@@ -216,7 +224,7 @@ class Rows(Protocol):
     def before(self, original: Callable[..., Any], execution: Any, jaxpr: Any, args: Sequence[Any]) -> Any:
         """Examine the inputs of an execution about to run; return data for `after`, or None to skip it."""
 
-    def after(self, record: int, execution: Any, given: Any, made: Sequence[Any]) -> None:
+    def after(self, record: int, name: str, execution: Any, given: Any, made: Sequence[Any]) -> None:
         """Examine an execution that has run and was recorded."""
 
 
@@ -253,6 +261,7 @@ class Recorder(RecordingGuard):
         self.values = Values()
         self._programs = CompiledPrograms()
         self._stored: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._functions: weakref.WeakKeyDictionary[Any, Called | None] = weakref.WeakKeyDictionary()
         self._training = TrainingFunction()
         self._takes_turns = False
         """Whether the trace already says that functions train in turns."""
@@ -276,12 +285,12 @@ class Recorder(RecordingGuard):
 
     def execute(self, original: Callable[..., Any], execution: Any, *args: Any, frame: FrameType) -> Any:
         """Run a compiled program, and record it; `frame` is its caller."""
-        function = called(execution.name, self.jaxpr)
+        function = self.run_unrecorded(self._function, execution, frame)
         step = self.progress.step
         read = self.run_unrecorded(self._read, function, execution, args)
         if self.progress.step != step:
             self.step_passed()
-        call = self.run_unrecorded(self._captured, original, execution, args)
+        call = self.run_unrecorded(self._captured, original, function, execution, args)
         rows = self.rows
         given = None if rows is None else self.run_unrecorded(rows.before, original, execution, self.jaxpr, args)
         results = original(execution, *args)
@@ -289,16 +298,25 @@ class Recorder(RecordingGuard):
             self.run_unrecorded(self._executed, function, execution, read, results, call, given, frame)
         return results
 
-    def _captured(self, original: Callable[..., Any], execution: Any, args: Sequence[Any]) -> CapturedExecution | None:
+    def _function(self, execution: Any, frame: FrameType) -> Called | None:
+        """The function of the program that is executed; None for ops of JAX itself."""
+        if execution not in self._functions:
+            self._functions[execution] = called(execution.name, self.jaxpr, frame)
+        return self._functions[execution]
+
+    def _captured(
+        self, original: Callable[..., Any], function: Called | None, execution: Any, args: Sequence[Any]
+    ) -> CapturedExecution | None:
         """The execution, if it may be the one to examine."""
-        if self.capture is None or not self.capture.wants(f"jax::{execution.name}"):
+        name = _op(function, execution)
+        if self.capture is None or not self.capture.wants(name):
             return None
         # Only runs that capture something need this module.
         from determinism.frameworks.jax.kernels import stored_form
 
         if execution not in self._stored:
             self._stored[execution] = stored_form(execution)
-        return CapturedExecution(original, execution, self.jaxpr, args, self._stored[execution])
+        return CapturedExecution(name, original, execution, self.jaxpr, args, self._stored[execution])
 
     def _read(self, function: Called | None, execution: Any, args: Sequence[Any]) -> list[Value]:
         """What the inputs hold; called before the program runs, which may reuse the memory of donated ones."""
@@ -333,7 +351,7 @@ class Recorder(RecordingGuard):
     ) -> None:
         arrays = [array for one in results if (array := array_of(one)) is not None]
         made = [(self.layout(array), digest_array(array)) for array in arrays]
-        name = f"jax::{execution.name}"
+        name = _op(function, execution)
         if execution.has_host_callbacks:
             self.writer.blind_spot("host-callback", name, _CALLS_BACK)
         if self.capture is not None:
@@ -343,7 +361,7 @@ class Recorder(RecordingGuard):
         text = self._programs.text(execution)
         number = self.emit(Role.OP, name, read, made, arguments=text, frame=frame)
         if self.rows is not None and given is not None:
-            self.rows.after(number, execution, given, arrays)
+            self.rows.after(number, name, execution, given, arrays)
         values = [Value(number, position, *one) for position, one in enumerate(made)]
         for array, value in zip(arrays, values, strict=True):
             self.values.made(array, value)
@@ -429,6 +447,11 @@ class Recorder(RecordingGuard):
             stream.arguments(arguments),
         )  # fmt: skip
         return self.writer.append(cells, inputs, digests, outputs, drawn)
+
+
+def _op(function: Called | None, execution: Any) -> str:
+    """The name of an execution's record."""
+    return f"jax::{execution.name if function is None else function.name}"
 
 
 def _is_gone(thing: Any) -> bool:
