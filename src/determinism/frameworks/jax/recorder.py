@@ -24,7 +24,14 @@ from jax._src import core
 
 from determinism.digest import digest_bytes, digest_many
 from determinism.frameworks.array_capture import Capture, NotWritable
-from determinism.frameworks.jax.arrays import array_of, as_array, digest_array, digest_value, digests_of_parts
+from determinism.frameworks.jax.arrays import (
+    SharedMemory,
+    array_of,
+    as_array,
+    digest_array,
+    digest_value,
+    digests_of_parts,
+)
 from determinism.frameworks.jax.training import STEPS_BY, Called, Returning, TrainingFunction, called
 from determinism.frameworks.made_values import EXTERNAL, Unread, Value
 from determinism.frameworks.named_stream import NamedLedger, Stream
@@ -216,6 +223,10 @@ class Values:
 _NONE = -1
 _MOST_UNREAD = 1000
 _CALLS_BACK = "it calls back into Python, so its results do not show whether the compiled code or the callback differs"
+_REUSED = (
+    "it reads a NumPy array in place, which the program changes before it waits for a result: JAX may still be reading it then, but not "
+    "in these runs, where each execution ends before the program goes on"
+)
 
 
 class Rows(Protocol):
@@ -259,6 +270,7 @@ class Recorder(RecordingGuard):
         self.stream = stream
         self.writer = stream.writer
         self.values = Values()
+        self.shared_memory = SharedMemory()
         self._programs = CompiledPrograms()
         self._stored: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._functions: weakref.WeakKeyDictionary[Any, Called | None] = weakref.WeakKeyDictionary()
@@ -321,6 +333,11 @@ class Recorder(RecordingGuard):
     def _read(self, function: Called | None, execution: Any, args: Sequence[Any]) -> list[Value]:
         """What the inputs hold; called before the program runs, which may reuse the memory of donated ones."""
         read = self.inputs(execution, args)
+        for at, value in read.items():
+            if value.record == EXTERNAL:
+                earlier = self.shared_memory.read(args[at], value.digest, _op(function, execution))
+                if earlier is not None:
+                    self.writer.blind_spot("reused-memory", earlier, _REUSED)
         if function is not None:
             self._coming_back = self._training.coming_back(function, read, [array_of(one) for one in args]) or None
             # A smaller function that was called just before may already have ended this step.
