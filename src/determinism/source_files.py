@@ -79,7 +79,16 @@ def owner_of_file(file: str) -> Owner:
     if file.startswith(_LIBRARY):
         return Owner.FOREIGN
     folder, name = os.path.split(file)
-    return owner_of_module(os.path.basename(folder) if name == "__init__.py" else name.removesuffix(".py"), file)
+    return owner_of_module(_package_of(folder) or name.removesuffix(".py"), file)
+
+
+@cache
+def _package_of(folder: str) -> str:
+    """Return the top-level package that a folder belongs to; empty if it is not part of one."""
+    found = ""
+    while os.path.basename(folder) and os.path.isfile(os.path.join(folder, "__init__.py")):
+        folder, found = os.path.split(folder)
+    return found
 
 
 def package_folder(file: str) -> str | None:

@@ -259,7 +259,7 @@ def test_an_execution_reports_how_its_place_was_found(problem: str, monkeypatch:
         patched.setattr(pxla.ExecuteReplicated, "__call__", execute)
         made = jax.jit(lambda values: doubled(values))(VALUES)
     ((execution, stored, given),) = seen
-    call = CapturedExecution(original, execution, jax.make_jaxpr(doubled)(VALUES), given, stored)
+    call = CapturedExecution("jax::jit(doubled)", original, execution, jax.make_jaxpr(doubled)(VALUES), given, stored)
     call.outputs = [made]
     place = call.varying_place(60)
 

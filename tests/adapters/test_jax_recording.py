@@ -215,6 +215,40 @@ def test_a_host_callback_is_a_blind_spot(tmp_path: Path) -> None:
     assert (spot.identifier, spot.what) == ("host-callback", "jax::jit(<lambda>)")
 
 
+def _reusing_a_buffer(place: Any, wait: Any, *, copies: bool = False) -> Any:
+    step = jax.jit(lambda w, x: w + x.sum())
+    raw = np.empty(4096 + 64, np.uint8)
+    # XLA reads aligned memory in place.
+    buffer = raw[-raw.ctypes.data % 64 :][:4096].view(np.float32)
+    w = jnp.zeros(())
+    for number in range(4):
+        buffer[:] = number
+        w = step(w, place(buffer.copy() if copies else buffer))
+        wait(w)
+    return w
+
+
+@pytest.mark.parametrize(
+    ("place", "op"),
+    [(jax.device_put, "jax::jit(<lambda>)"), (lambda buffer: buffer, "jax::jit(<lambda>)"), (jnp.array, "jax::jit(stage)")],
+    ids=["device_put", "argument", "array"],
+)  # fmt: skip
+def test_a_buffer_that_jax_may_still_read_when_it_is_reused_is_a_blind_spot(
+    place: Any, op: str, tmp_path: Path
+) -> None:
+    run = recorded(tmp_path, lambda: _reusing_a_buffer(place, lambda w: None))
+    assert run.blind_spots == [("reused-memory", op)]
+
+
+@pytest.mark.parametrize("place", [jax.device_put, lambda buffer: buffer], ids=["device_put", "argument"])
+@pytest.mark.parametrize("wait", [float, jax.block_until_ready, lambda w: w.block_until_ready(), None])
+def test_a_buffer_that_is_copied_or_reused_after_waiting_is_no_blind_spot(
+    place: Any, wait: Any, tmp_path: Path
+) -> None:
+    run = recorded(tmp_path, lambda: _reusing_a_buffer(place, wait or (lambda w: None), copies=wait is None))
+    assert run.blind_spots == []
+
+
 @pytest.mark.parametrize(
     ("way", "name"),
     [

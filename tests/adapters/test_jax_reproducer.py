@@ -35,7 +35,7 @@ def captured(monkeypatch: pytest.MonkeyPatch, function: Any, *args: Any) -> Capt
 
     def around(execution: Any, *given: Any) -> Any:
         if execution.name.startswith("jit(function"):
-            found.append(CapturedExecution(execute, execution, jaxpr, given))
+            found.append(CapturedExecution(f"jax::{execution.name}", execute, execution, jaxpr, given))
         return execute(execution, *given)
 
     with monkeypatch.context() as patch:

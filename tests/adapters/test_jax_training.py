@@ -108,6 +108,26 @@ def with_nnx() -> None:
         train(model, optimizer, x, y)
 
 
+def with_pmap() -> None:
+    """One device, whose parameters, batches and results have a leading axis; two other mapped functions do not train."""
+    optimizer = optax.adam(0.01)
+
+    def train(parameters: Any, opt_state: Any, batch: Any, clips: bool) -> Any:
+        loss, gradients = jax.value_and_grad(loss_of)(parameters, *batch)
+        gradients = jax.tree.map(lambda one: jnp.clip(one, -1, 1) if clips else one, gradients)
+        updates, opt_state = optimizer.update(jax.lax.pmean(gradients, "devices"), opt_state)
+        return optax.apply_updates(parameters, updates), opt_state, loss
+
+    scaled = jax.pmap(lambda x: x / 2)
+    evaluate = jax.pmap(loss_of)
+    step = jax.pmap(train, axis_name="devices", static_broadcasted_argnums=(3,), donate_argnums=(0, 1))
+    parameters, state = jax.tree.map(lambda one: one[None], (new_parameters(), optimizer.init(new_parameters())))
+    for x, y in batches():
+        x = scaled(x[None])
+        parameters, state, loss = step(parameters, state, (x, y[None]), True)
+        print(loss, evaluate(parameters, x, y[None]))
+
+
 def without_a_loop() -> None:
     """Evaluation: results are not passed back in."""
     evaluate = jax.jit(loss_of)
@@ -136,7 +156,7 @@ def held_of(run: Recorded) -> list[list[list[str]]]:
 
 @pytest.mark.parametrize(
     "program",
-    [in_one_function, with_an_update_outside_of_jit, with_a_running_mean, with_a_train_state, with_nnx],
+    [in_one_function, with_an_update_outside_of_jit, with_a_running_mean, with_a_train_state, with_nnx, with_pmap],
     ids=lambda program: program.__name__,
 )
 def test_a_step_ends_before_the_training_function_is_called_again(program: Any, tmp_path: Path) -> None:
@@ -168,6 +188,16 @@ def test_parameters_and_optimizer_states_are_distinguished_by_their_paths(tmp_pa
     assert {path for sort, path in last if sort == "optimizer state"} == {
         "opt_state[0].count", *(f"opt_state[0].{moment}['{name}']" for moment in ("mu", "nu") for name in "bw")
     }  # fmt: skip
+
+
+def test_a_function_that_pmap_maps_has_its_own_name_and_the_paths_of_its_arguments(tmp_path: Path) -> None:
+    run = recorded(tmp_path, with_pmap)
+
+    mapped = [op for op in run.ops if "pmap" in op]
+    assert mapped == ["jax::pmap(<lambda>)", "jax::pmap(train)", "jax::pmap(loss_of)"] * STEPS
+    *_, last = held_of(run)
+    assert [path for sort, path in last if sort == "parameter"] == ["parameters['b']", "parameters['w']"]
+    assert ["optimizer state", "opt_state[0].mu['w']"] in last
 
 
 def test_a_counter_is_a_buffer(tmp_path: Path) -> None:

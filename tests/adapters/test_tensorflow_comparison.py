@@ -97,6 +97,25 @@ def test_a_difference_is_followed_through_a_scatter_to_a_later_read(tmp_path: Pa
     assert (first.kind, first.op) == (Kind.DATA, "tf::Fill")
 
 
+@pytest.mark.parametrize("in_graph", [False, True])
+@pytest.mark.parametrize("look", ["Shape", "Size", "Rank", "ZerosLike", "OnesLike", "Sign"])
+def test_looking_at_the_shape_is_not_reading(look: str, in_graph: bool, tmp_path: Path) -> None:
+    """A program in a temporary folder of its own lists other file names in each run, and as many of them."""
+    messages = iter([1.0, 2.0])
+
+    def looked(given: tf.Tensor) -> tf.Tensor:
+        return getattr(tf.raw_ops, look)(**{"x" if look in ("OnesLike", "ZerosLike", "Sign") else "input": given})
+
+    def run() -> tf.Tensor:
+        return (tf.function(looked) if in_graph else looked)(tf.fill([2], next(messages)))
+
+    comparison = compared(tmp_path, run)
+    if look == "Sign":
+        assert comparison.verdict is Verdict.DIFFERENT and comparison.absorbed
+    else:
+        assert comparison.verdict is Verdict.SAME and comparison.dead_differences
+
+
 def test_an_argument_that_differs_is_named(tmp_path: Path) -> None:
     axes = iter([0, 1])
 

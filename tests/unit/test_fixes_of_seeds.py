@@ -139,6 +139,23 @@ def test_only_the_varying_part_of_a_mixed_seed_becomes_constant(text: str, fixed
     assert _changed(text, "torch.manual_seed", "seed-value", tmp_path) == fixed
 
 
+@pytest.mark.parametrize(
+    ("call", "fixed"),
+    [
+        ("nnx.Rngs(time.time_ns())", "model = Net(nnx.Rngs(0))"),
+        ("nnx.Rngs(params=0, dropout=int(time.time()) % 2**31)", "model = Net(nnx.Rngs(params=0, dropout=0))"),
+        ("nnx.Rngs(7, dropout=time.time_ns())", "model = Net(nnx.Rngs(7, dropout=0))"),
+        ("nnx.Rngs(options.seed, dropout=time.time_ns())", "model = Net(nnx.Rngs(options.seed, dropout=0))"),
+        ("nnx.Rngs(time.time_ns(), dropout=os.getpid())", "model = Net(nnx.Rngs(0, dropout=1))"),
+        ("nnx.Rngs(3, dropout=options.seed)", None),
+        ("nnx.Rngs(params=3, dropout=4)", None),
+        ("nnx.Rngs(**seeds)", None),
+    ],
+)
+def test_only_the_varying_streams_of_keys_get_constant_seeds(call: str, fixed: str | None, tmp_path: Path) -> None:
+    assert _changed(f"model = Net({call})\n", "nnx.Rngs", "seed-value", tmp_path) == fixed
+
+
 TRAINER = """
 class Trainer:
     def __init__(self, seed=None):

@@ -56,6 +56,12 @@ def test_special_floats_are_compared(first: float, second: float, max_ulp: int |
     assert (found.elements_different, found.max_ulp, found.max_abs) == (1, max_ulp, max_abs)
 
 
+def test_a_signalling_nan_of_unwritten_memory_is_compared_without_a_warning() -> None:
+    found = difference(tensor("F32", [0x7FA00000, 0], "<u4"), tensor("F32", [0x3F800000, 0], "<u4"), (2,))
+    assert found is not None
+    assert (found.elements_different, found.max_ulp, found.max_abs) == (1, None, None)
+
+
 def test_bfloat16_values_are_compared() -> None:
     found = difference(tensor("BF16", [0x3F80, 0x4000], "<u2"), tensor("BF16", [0x3F82, 0x4000], "<u2"), (2,))
     assert found == ValueDifference(1, 2, 0.015625, (ValueExample((0,), "1", "1.0156"),), ((0, 0),), 0.0078125)

@@ -70,6 +70,19 @@ def test_folder_that_packages_were_installed_to_holds_libraries(tmp_path: Path) 
     assert owner_of(frame_of(str(tmp_path / "other" / "code.py"), "code.of.mine")) is Owner.USER
 
 
+def test_a_file_deep_in_a_package_belongs_to_the_folder_that_the_package_was_installed_to(tmp_path: Path) -> None:
+    file = tmp_path / "layers" / "internal" / "draws.py"
+    file.parent.mkdir(parents=True)
+    for folder in (file.parent, file.parent.parent):
+        (folder / "__init__.py").touch()
+    assert owner_of_file(str(file)) is Owner.USER
+
+    installed = tmp_path / "target"
+    (installed / "layers-1.0.dist-info").mkdir(parents=True)
+    (tmp_path / "layers").rename(installed / "layers")
+    assert owner_of_file(str(installed / "layers" / "internal" / "draws.py")) is Owner.LIBRARY
+
+
 def test_code_that_an_installed_package_generated_belongs_to_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch Geometric, for example, writes the propagation of each kind of layer into a file in the temporary folder."""
     generated = frame_of("/tmp/layers.conv_propagate_e9qt1cvw.py", "layers.conv_propagate")

@@ -96,7 +96,7 @@ class Rows:
             self._mixing[execution] = not program.draws and self._combines_rows(original, execution, args, arrays)
         return _Given(tuple(seen(arrays[at], self._batch) for at in kept), self._mixing[execution])
 
-    def after(self, record: int, execution: Any, given: _Given, made: Sequence[Any]) -> None:
+    def after(self, record: int, name: str, execution: Any, given: _Given, made: Sequence[Any]) -> None:
         """Digest the outputs of the execution, which has run and was recorded."""
         draws = self._programs[execution].draws
         facts = {
@@ -108,7 +108,7 @@ class Rows:
             "mixes": given.is_mixing,
         }
         outputs = tuple(seen(as_array(array), self._batch) for array in made)
-        call = SeenCall(record, f"jax::{execution.name}", NONE, self._batch, facts, given.inputs, outputs)
+        call = SeenCall(record, name, NONE, self._batch, facts, given.inputs, outputs)
         if (reason := self._writer.add(call)) is not None:
             self._full(reason)
 

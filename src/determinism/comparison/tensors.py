@@ -73,8 +73,9 @@ def _distance(
 
     None where elements are not finite.
     """
-    values = [np.asarray(_values(one)).astype("f8") for one in (first, second)]
     with np.errstate(invalid="ignore", over="ignore"):
+        # Memory that was never written may hold signalling NaNs.
+        values = [np.asarray(_values(one)).astype("f8") for one in (first, second)]
         apart = float(np.abs(values[0][where] - values[1][where]).max())
     max_abs = apart if math.isfinite(apart) else None
     if not all(np.isfinite(one[where]).all() for one in values):

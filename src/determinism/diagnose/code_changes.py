@@ -103,6 +103,8 @@ _GENERATORS = ("generator", "default_rng", "randomstate", "seedsequence")
 _MAKE_GENERATORS = ("Random", "PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 _SETS_SEED = ("seed", "manual_seed", "manual_seed_all", "set_seed", "seed_all", "set_random_seed")
 _SEED_KEYWORDS = ("seed", "a", "x", "entropy", "random_state", "base_seed")
+_STREAMS = "Rngs"
+"""The function of Flax that takes a seed for all streams of keys, and one for each that it is given by name."""
 _CONVERSIONS = ("int", "float", "abs", "round", "hash", "str", "from_bytes")
 _VARYING_MODULES = ("time", "datetime", "uuid", "secrets")
 _VARYING_CALLS = (
@@ -266,21 +268,29 @@ def seed_value(place: Place) -> Change:
     Raises:
         Unfixable: It comes from a caller, the command line or the environment, and a constant would override that choice.
     """
-    values = _seeds_given(place.call)
-    value = None if not values else values[0]
-    if value is not None:
-        # The rest of the seed stays, such as a seed that the user passes or a rank.
-        made = Program([place.module], has_fixed_hashes=False).varying_seed(place.module, value)
-        value = value if made is None and chosen_by(place.module, value) is None else made
-    if value is None:
-        raise Unfixable
-    return [place.module.replaced(value, "0")], ()
+    module = place.module
+    values = [value for value in _seeds_passed(place.call) if not isinstance(value, ast.Constant)]
+    program = Program([module], has_fixed_hashes=False)
+    # The rest of the seed stays, such as a seed that the user passes or a rank, and so do the seeds of other streams.
+    varying = dict.fromkeys(made for value in values if (made := program.varying_seed(module, value)) is not None)
+    if not varying:
+        if len(values) != 1 or chosen_by(module, values[0]) is not None:
+            raise Unfixable
+        varying = dict.fromkeys(values)
+    return [module.replaced(value, str(number)) for number, value in enumerate(varying)], ()
 
 
 def _seeds_given(call: ast.Call) -> list[ast.expr]:
     """Return the argument of a call that is its seed; empty if there is none."""
     named = [one.value for one in call.keywords if one.arg in _SEED_KEYWORDS]
     return (named or call.args)[:1]
+
+
+def _seeds_passed(call: ast.Call) -> list[ast.expr]:
+    """Return the arguments of a call that are seeds: `Rngs` takes one for each stream of keys, under any name."""
+    if last_part(call.func) == _STREAMS:
+        return [*call.args[:1], *(one.value for one in call.keywords if one.arg is not None)]
+    return _seeds_given(call)
 
 
 def is_of_seed(source: Source) -> bool:
@@ -322,7 +332,7 @@ def seed_chosen_by(use: Source) -> str | None:
         return None
     module = Module.read(use.site.file)
     call = None if module is None else module.at(use.site.place)
-    values = _seeds_given(call) if isinstance(call, ast.Call) else []
+    values = _seeds_passed(call) if isinstance(call, ast.Call) else []
     return next((found for value in values if module and (found := chosen_by(module, value)) is not None), None)
 
 

@@ -1,9 +1,10 @@
-"""JAX arrays: digests of their content, without a copy where their memory can be read in place; and conversion to NumPy."""
+"""JAX arrays: digests of their content, without a copy where possible; conversion to NumPy; and memory shared with NumPy."""
 
 from __future__ import annotations
 
 import ctypes
 import re
+import weakref
 from typing import Any
 
 import jax
@@ -74,3 +75,67 @@ def digest(array: Any) -> bytes:
     """Digest of the elements of a NumPy array."""
     found: bytes = digest_bytes(np.ascontiguousarray(array).tobytes())
     return found
+
+
+# NumPy memory that JAX reads in place.
+
+_MOST_BUFFERS = 1000
+
+
+class SharedMemory:
+    """NumPy memory that JAX reads without a copy, and perhaps later: on the CPU, too, a call returns before it has run."""
+
+    def __init__(self) -> None:
+        self._owners: dict[int, weakref.ref[Any]] = {}
+        """The NumPy array that owns the memory at an address, where a JAX array was made of it without a copy."""
+        self._reads: dict[int, tuple[weakref.ref[Any], bytes, str]] = {}
+        """By address: the owner, and the digest and the execution that read it since the program last waited for a result."""
+
+    def made(self, array: Any, given: Any) -> None:
+        """Note that a JAX array was made from a NumPy array."""
+        address = _address(array)
+        if address is not None and isinstance(given, np.ndarray) and given.ctypes.data == address:
+            if len(self._owners) >= _MOST_BUFFERS:
+                self._owners.clear()
+            self._owners[address] = weakref.ref(_owner(given))
+
+    def read(self, thing: Any, digest: bytes, op: str) -> str | None:
+        """Note that an execution is about to read a value from outside.
+
+        Returns:
+            The execution that read other content in the same memory, and that the program has not waited for; None if there is none.
+        """
+        is_numpy = isinstance(thing, np.ndarray)
+        address: int | None = thing.ctypes.data if is_numpy else _address(thing)
+        if address is None:
+            return None
+        owner = weakref.ref(_owner(thing)) if is_numpy else self._owners.get(address)
+        if owner is None:
+            return None
+        if len(self._reads) >= _MOST_BUFFERS:
+            self._reads.clear()
+        earlier = self._reads.get(address)
+        self._reads[address] = (owner, digest, op)
+        if earlier is None or address not in self._owners or earlier[1] == digest:
+            return None
+        is_same = earlier[0]() is not None and earlier[0]() is owner()
+        return earlier[2] if is_same else None
+
+    def waited(self) -> None:
+        """Note that the program waited for a result, before which all earlier executions ended."""
+        self._reads.clear()
+
+
+def _address(thing: Any) -> int | None:
+    """Where an array on the CPU is; None for other things, and for an array on several devices."""
+    array = array_of(thing)
+    if array is None or array.is_deleted() or len(array._arrays) != 1 or not array.nbytes:
+        return None
+    [device] = array.devices()
+    return int(array.unsafe_buffer_pointer()) if device.platform == "cpu" else None
+
+
+def _owner(array: Any) -> Any:
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array

@@ -24,7 +24,14 @@ from jax._src import core
 
 from determinism.digest import digest_bytes, digest_many
 from determinism.frameworks.array_capture import Capture, NotWritable
-from determinism.frameworks.jax.arrays import array_of, as_array, digest_array, digest_value, digests_of_parts
+from determinism.frameworks.jax.arrays import (
+    SharedMemory,
+    array_of,
+    as_array,
+    digest_array,
+    digest_value,
+    digests_of_parts,
+)
 from determinism.frameworks.jax.training import STEPS_BY, Called, Returning, TrainingFunction, called
 from determinism.frameworks.made_values import EXTERNAL, Unread, Value
 from determinism.frameworks.named_stream import NamedLedger, Stream
@@ -43,17 +50,25 @@ class CapturedExecution:
     """An execution, whose inputs are copied before it runs: it may reuse the memory of donated ones."""
 
     def __init__(
-        self, original: Callable[..., Any], execution: Any, jaxpr: Any, args: Sequence[Any], stored: Any = None
+        self,
+        name: str,
+        original: Callable[..., Any],
+        execution: Any,
+        jaxpr: Any,
+        args: Sequence[Any],
+        stored: Any = None,
     ) -> None:
         """Copy the inputs.
 
         Args:
+            name: The name of its record.
             original: The function that runs an `ExecuteReplicated`.
             execution: The `ExecuteReplicated`.
             jaxpr: What was traced; None if unknown.
             args: Its arguments.
             stored: Its `stored_form`, taken before its first run; None to take it when needed.
         """
+        self._name = name
         self._jaxpr = jaxpr
         self._original = original
         self._execution = execution
@@ -116,7 +131,7 @@ class CapturedExecution:
         kept = sorted(at - constants for at in self._execution.kept_var_idx)
         if kept and kept[0] < 0:
             raise NotWritable("it closes over arrays that JAX passes to it separately from its arguments")
-        return call_document(f"jax::{self._execution.name}", self._jaxpr, self._args[constants:], kept, arrays)
+        return call_document(self._name, self._jaxpr, self._args[constants:], kept, arrays)
 
 
 def _copy(thing: Any) -> Any:
@@ -208,6 +223,10 @@ class Values:
 _NONE = -1
 _MOST_UNREAD = 1000
 _CALLS_BACK = "it calls back into Python, so its results do not show whether the compiled code or the callback differs"
+_REUSED = (
+    "it reads a NumPy array in place, which the program changes before it waits for a result: JAX may still be reading it then, but not "
+    "in these runs, where each execution ends before the program goes on"
+)
 
 
 class Rows(Protocol):
@@ -216,7 +235,7 @@ class Rows(Protocol):
     def before(self, original: Callable[..., Any], execution: Any, jaxpr: Any, args: Sequence[Any]) -> Any:
         """Examine the inputs of an execution about to run; return data for `after`, or None to skip it."""
 
-    def after(self, record: int, execution: Any, given: Any, made: Sequence[Any]) -> None:
+    def after(self, record: int, name: str, execution: Any, given: Any, made: Sequence[Any]) -> None:
         """Examine an execution that has run and was recorded."""
 
 
@@ -251,8 +270,10 @@ class Recorder(RecordingGuard):
         self.stream = stream
         self.writer = stream.writer
         self.values = Values()
+        self.shared_memory = SharedMemory()
         self._programs = CompiledPrograms()
         self._stored: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._functions: weakref.WeakKeyDictionary[Any, Called | None] = weakref.WeakKeyDictionary()
         self._training = TrainingFunction()
         self._takes_turns = False
         """Whether the trace already says that functions train in turns."""
@@ -276,12 +297,12 @@ class Recorder(RecordingGuard):
 
     def execute(self, original: Callable[..., Any], execution: Any, *args: Any, frame: FrameType) -> Any:
         """Run a compiled program, and record it; `frame` is its caller."""
-        function = called(execution.name, self.jaxpr)
+        function = self.run_unrecorded(self._function, execution, frame)
         step = self.progress.step
         read = self.run_unrecorded(self._read, function, execution, args)
         if self.progress.step != step:
             self.step_passed()
-        call = self.run_unrecorded(self._captured, original, execution, args)
+        call = self.run_unrecorded(self._captured, original, function, execution, args)
         rows = self.rows
         given = None if rows is None else self.run_unrecorded(rows.before, original, execution, self.jaxpr, args)
         results = original(execution, *args)
@@ -289,20 +310,34 @@ class Recorder(RecordingGuard):
             self.run_unrecorded(self._executed, function, execution, read, results, call, given, frame)
         return results
 
-    def _captured(self, original: Callable[..., Any], execution: Any, args: Sequence[Any]) -> CapturedExecution | None:
+    def _function(self, execution: Any, frame: FrameType) -> Called | None:
+        """The function of the program that is executed; None for ops of JAX itself."""
+        if execution not in self._functions:
+            self._functions[execution] = called(execution.name, self.jaxpr, frame)
+        return self._functions[execution]
+
+    def _captured(
+        self, original: Callable[..., Any], function: Called | None, execution: Any, args: Sequence[Any]
+    ) -> CapturedExecution | None:
         """The execution, if it may be the one to examine."""
-        if self.capture is None or not self.capture.wants(f"jax::{execution.name}"):
+        name = _op(function, execution)
+        if self.capture is None or not self.capture.wants(name):
             return None
         # Only runs that capture something need this module.
         from determinism.frameworks.jax.kernels import stored_form
 
         if execution not in self._stored:
             self._stored[execution] = stored_form(execution)
-        return CapturedExecution(original, execution, self.jaxpr, args, self._stored[execution])
+        return CapturedExecution(name, original, execution, self.jaxpr, args, self._stored[execution])
 
     def _read(self, function: Called | None, execution: Any, args: Sequence[Any]) -> list[Value]:
         """What the inputs hold; called before the program runs, which may reuse the memory of donated ones."""
         read = self.inputs(execution, args)
+        for at, value in read.items():
+            if value.record == EXTERNAL:
+                earlier = self.shared_memory.read(args[at], value.digest, _op(function, execution))
+                if earlier is not None:
+                    self.writer.blind_spot("reused-memory", earlier, _REUSED)
         if function is not None:
             self._coming_back = self._training.coming_back(function, read, [array_of(one) for one in args]) or None
             # A smaller function that was called just before may already have ended this step.
@@ -333,7 +368,7 @@ class Recorder(RecordingGuard):
     ) -> None:
         arrays = [array for one in results if (array := array_of(one)) is not None]
         made = [(self.layout(array), digest_array(array)) for array in arrays]
-        name = f"jax::{execution.name}"
+        name = _op(function, execution)
         if execution.has_host_callbacks:
             self.writer.blind_spot("host-callback", name, _CALLS_BACK)
         if self.capture is not None:
@@ -343,7 +378,7 @@ class Recorder(RecordingGuard):
         text = self._programs.text(execution)
         number = self.emit(Role.OP, name, read, made, arguments=text, frame=frame)
         if self.rows is not None and given is not None:
-            self.rows.after(number, execution, given, arrays)
+            self.rows.after(number, name, execution, given, arrays)
         values = [Value(number, position, *one) for position, one in enumerate(made)]
         for array, value in zip(arrays, values, strict=True):
             self.values.made(array, value)
@@ -429,6 +464,11 @@ class Recorder(RecordingGuard):
             stream.arguments(arguments),
         )  # fmt: skip
         return self.writer.append(cells, inputs, digests, outputs, drawn)
+
+
+def _op(function: Called | None, execution: Any) -> str:
+    """The name of an execution's record."""
+    return f"jax::{execution.name if function is None else function.name}"
 
 
 def _is_gone(thing: Any) -> bool:

@@ -25,7 +25,7 @@ from determinism.compile_caches import FACT, state_of_cache
 from determinism.frameworks.jax.arrays import array_of, as_array, digest
 from determinism.frameworks.jax.recorder import Recorder
 from determinism.frameworks.jax.training import STEPS_BY, Called
-from determinism.frameworks.made_values import Value
+from determinism.frameworks.made_values import EXTERNAL, Value
 from determinism.frameworks.named_stream import NamedLedger, Stream
 from determinism.frameworks.progress import Progress, ThreadProgress, thread_of_program
 from determinism.frameworks.session import AdapterSession
@@ -150,6 +150,24 @@ class Threads:
         if recorder is not None:
             recorder.run_unrecorded(_escaped, recorder, name, array, sys._getframe(1))
 
+    def placed(
+        self, original: Callable[..., Any], aval: Any, sharding: Any, given: Any, *args: Any, **known: Any
+    ) -> Any:
+        """Make a JAX array, and note whether it shares the memory of a NumPy array."""
+        array = original(aval, sharding, given, *args, **known)
+        recorder = self.recorder()
+        if recorder is not None and len(given) == 1:
+            recorder.run_unrecorded(recorder.shared_memory.made, array, given[0])
+        return array
+
+    def waited(self, original: Callable[..., Any], *args: Any, **known: Any) -> Any:
+        """Wait until results are computed."""
+        result = original(*args, **known)
+        recorder = self.recorder()
+        if recorder is not None:
+            recorder.shared_memory.waited()
+        return result
+
     def close(self, ending: Mapping[str, Any]) -> None:
         """Finish the stream of the threads, which record nothing more.
 
@@ -171,6 +189,8 @@ def _escaped(recorder: Recorder, name: str, array: Any, frame: Any) -> None:
     if array.is_deleted():
         return
     value = recorder.value(array)
+    if value.record != EXTERNAL:
+        recorder.shared_memory.waited()
     number = recorder.emit(Role.ESCAPE, name, [value], [(value.layout, value.digest)], frame=frame)
     if array.ndim == 0 and array.dtype.kind == "f":
         read = float(vars(type(array))["_value"].fget(array))
@@ -227,7 +247,26 @@ def watch_executions(threads: Threads) -> list[Undo]:
         wrap(pxla.MeshExecutable, "create_cpp_call", no_shorter_way),
         wrap(pjit, "_pjit_call_impl_python", threads.call),
         wrap(pxla.ExecuteReplicated, "__call__", threads.execute),
+        wrap(pxla, "batched_device_put", threads.placed),
+        wrap(jax, "block_until_ready", threads.waited),
+        _watch_waits(threads),
     ]
+
+
+def _watch_waits(threads: Threads) -> Undo:
+    """Watch the method that waits for an array; a method in C++ lacks the names that other wrappers take over."""
+    original = ArrayImpl.block_until_ready
+
+    def block_until_ready(array: Any) -> Any:
+        return threads.waited(original, array)
+
+    ArrayImpl.block_until_ready = block_until_ready  # type: ignore[method-assign]
+
+    def take_off() -> None:
+        if ArrayImpl.block_until_ready is block_until_ready:
+            ArrayImpl.block_until_ready = original  # type: ignore[method-assign]
+
+    return take_off
 
 
 _SETTINGS = (

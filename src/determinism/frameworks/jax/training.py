@@ -7,19 +7,24 @@ most bytes return is the training function; a later one that is larger takes ove
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 from collections.abc import Mapping, Sequence
+from types import FrameType
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax._src.api_util import fun_sourceinfo
 
 from determinism.frameworks.made_values import Value
 
 STEPS_BY = "training function"
 
 _JAX = os.path.join(os.path.dirname(os.path.abspath(jax.__file__)), "")
+_PMAP = os.path.join(_JAX, "_src", "pmap.py")
+_MOST_FRAMES = 64
 _MOST_RECORDS = 200_000
 _PART = re.compile(r"[A-Za-z_]\w*")
 _OF_OPTIMIZER = re.compile(r"opt|optim\w*|opt_?states?|optimizers?|optimizer_states?|mu|nu|trace")
@@ -36,21 +41,63 @@ class Called(NamedTuple):
     """Path of each result, such as `result[1]['loss']`."""
 
 
-def called(execution_name: str, jaxpr: Any) -> Called | None:
+def called(execution_name: str, jaxpr: Any, frame: FrameType | None) -> Called | None:
     """The function of the program that is executed; None for ops of JAX itself.
 
     Args:
         execution_name: Such as `jit(step)`.
         jaxpr: The traced function; None for one that the program compiled with `.lower().compile()`.
+        frame: The caller of the execution.
     """
     information = getattr(getattr(jaxpr, "jaxpr", None), "debug_info", None)
     if information is None:
         return Called(execution_name, (), ())
-    file = str(information.func_src_info).rpartition(" at ")[2].rpartition(":")[0]
+    file = _file_of(information.func_src_info)
+    results = information.result_paths if isinstance(information.result_paths, tuple) else ()
+    if file == _PMAP:
+        return _mapped(execution_name, frame, results)
     if file.startswith(_JAX):
         return None
-    results = information.result_paths
-    return Called(execution_name, information.arg_names or (), results if isinstance(results, tuple) else ())
+    return Called(execution_name, information.arg_names or (), results)
+
+
+def _file_of(source: object) -> str:
+    """The file in JAX's text for a function, `name at file:line`."""
+    return str(source).rpartition(" at ")[2].rpartition(":")[0]
+
+
+def _mapped(execution_name: str, frame: FrameType | None, results: Sequence[str]) -> Called | None:
+    """The function that `jax.pmap` executes, within a function of its own whose name and arguments say nothing."""
+    for _ in range(_MOST_FRAMES):
+        if frame is None or (frame.f_code.co_filename == _PMAP and frame.f_code.co_name == "wrapped"):
+            break
+        frame = frame.f_back
+    held = {} if frame is None else frame.f_locals
+    made_by = held.get("infer_params")
+    wrapped = None if made_by is None else inspect.getclosurevars(made_by).nonlocals.get("wrapped_fun")
+    function = getattr(wrapped, "f", None)
+    if not callable(function):
+        # This version of JAX keeps it elsewhere.
+        return Called(execution_name, (), results)
+    source = fun_sourceinfo(function)
+    if _file_of(source).startswith(_JAX):
+        return None
+    names = {id(leaf): path for path, leaf in _paths(function, held["args"], held["kwargs"])}
+    arguments = [names.get(id(one), "") for one in held["dyn_args_flat"]]
+    return Called(f"pmap({source.partition(' at ')[0]})", arguments if all(arguments) else (), results)
+
+
+def _paths(function: Any, passed: Sequence[Any], known: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The path of each leaf among a call's arguments, such as `state.params['w']`; empty if it takes others."""
+    try:
+        arguments = inspect.signature(function).bind(*passed, **known).arguments
+    except (TypeError, ValueError):
+        return []
+    return [
+        (name + jax.tree_util.keystr(path), leaf)
+        for name, value in arguments.items()
+        for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]
+    ]
 
 
 class Returning(NamedTuple):

@@ -53,6 +53,9 @@ SAVES = frozenset({"SaveV2", "Save", "SaveSlices"})
 BY_FILE_NAME = SAVES | {"RestoreV2", "Restore", "RestoreSlice", "ReadFile"}
 """Their first input is a file name, which is ignored: a file with a different name may have the same content."""
 
+LAYOUT_ONLY = frozenset({f"tf::{op}" for op in ("Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike")})
+"""Use only the shapes and types of their inputs, never their content."""
+
 READS_FILES = re.compile(r"ReadFile|(TFRecord|TextLine|FixedLengthRecord|CSV)Dataset(V\d)?")
 """Read the files that their first input names, at once or when their elements are requested."""
 

@@ -21,6 +21,7 @@ from determinism.frameworks.named_stream import NamedLedger, Stream
 from determinism.frameworks.progress import Progress, RecordingGuard
 from determinism.frameworks.tensorflow.graphs import Place
 from determinism.frameworks.tensorflow.ops import (
+    LAYOUT_ONLY,
     Pipelines,
     Resource,
     Values,
@@ -443,6 +444,8 @@ class RecordMaker(RecordingGuard):
         if self.capture is not None:
             self.capture.look(name, self.progress.step, phase, module, call)
         inputs, digests = self.values.unread.read(read, paranoid=self._paranoid)
+        if name in LAYOUT_ONLY:
+            inputs, digests = [], []
         outputs: list[int | bytes] = []
         for made_one in made:
             outputs += made_one
