@@ -73,21 +73,8 @@ WAYS = tuple(Way(threads, mode) for mode in (False, True) for threads in (None, 
 PATCHED_WAYS = (Way(None, True, True), Way(1, True, True))
 
 
-def audit(request: OpAuditRequest, told: Callable[[Way, int, int], None] = lambda way, done, cases: None) -> Audit:
-    """Measure ops in every way.
-
-    Args:
-        request: What to measure.
-        told: Called with the way, how many of its cases are done, and how many there are.
-
-    Returns:
-        The measurements; if a process failed or the user pressed Ctrl-C, those made until then.
-
-    Raises:
-        UsageError: There are no cases for the request, or the framework or the device is not available.
-        LaunchError: A process failed before anything was measured.
-        KeyboardInterrupt: The user pressed Ctrl-C before anything was measured.
-    """
+def _require_possible(request: OpAuditRequest) -> None:
+    """Raise if a request cannot be measured here: `UsageError`."""
     if request.framework not in OP_AUDITS:
         raise UsageError(
             "audit-impossible",
@@ -111,6 +98,24 @@ def audit(request: OpAuditRequest, told: Callable[[Way, int, int], None] = lambd
             "--database needs expecttest, as PyTorch's own tests do, and it is not installed, so nothing was measured. Install "
             "it with: pip install expecttest",
         )
+
+
+def audit(request: OpAuditRequest, told: Callable[[Way, int, int], None] = lambda way, done, cases: None) -> Audit:
+    """Measure ops in every way.
+
+    Args:
+        request: What to measure.
+        told: Called with the way, how many of its cases are done, and how many there are.
+
+    Returns:
+        The measurements; if a process failed or the user pressed Ctrl-C, those made until then.
+
+    Raises:
+        UsageError: There are no cases for the request, or the framework or the device is not available.
+        LaunchError: A process failed before anything was measured.
+        KeyboardInterrupt: The user pressed Ctrl-C before anything was measured.
+    """
+    _require_possible(request)
     found: list[Measurement] = []
     about: dict[str, Any] = {}
     stopped = None

@@ -420,8 +420,10 @@ class Program:
 
     def _seeded_by(self, module: Module, node: ast.AST) -> Found | None:
         """Return the call that seeds an expression's generator with a varying value; None if there is none."""
-        library, _, draw = module.dotted(node.func).rpartition(".") if isinstance(node, ast.Call) else ("", "", "")
-        if isinstance(node, ast.Call) and draws_from_numpy(module, node):
+        if not isinstance(node, ast.Call):
+            return None
+        library, _, draw = module.dotted(node.func).rpartition(".")
+        if draws_from_numpy(module, node):
             library = "numpy.random"
         # A call that creates its own generator does not draw from the global one, however that is seeded.
         is_draw = library in ("numpy.random", "random") and draw not in NOT_DRAWS
