@@ -134,7 +134,10 @@ def test_output_to_an_ascii_terminal_is_ascii(traces: list[str]) -> None:
 
 def test_a_process_without_records_has_no_size_of_a_record_and_no_table(tmp_path: Path) -> None:
     ended = subprocess.run(
-        [*COMMAND, "show", str(write(tmp_path / "empty", records=0))], capture_output=True, text=True, check=False
+        [*COMMAND, "show", str(write(tmp_path / "empty", records=0, ended=False))],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ended.returncode == 0
     assert "records      0 in 0 steps" in ended.stdout
