@@ -161,6 +161,18 @@ def test_output_to_an_ascii_terminal_is_ascii(traces: list[str]) -> None:
     assert ended.stdout.isascii()
 
 
+def test_a_process_without_records_has_no_size_of_a_record_and_no_table(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [*COMMAND, "show", str(write(tmp_path / "empty", records=0, ended=False))],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0
+    assert "records      0 in 0 steps" in ended.stdout
+    assert "per record" not in ended.stdout and "count" not in ended.stdout
+
+
 def test_an_internal_error_causes_no_traceback(traces: list[str], tmp_path: Path) -> None:
     code = (
         "import determinism.session.check as check, determinism.__main__ as cli\n"

@@ -23,6 +23,7 @@ from determinism.report.formats import junit_text
 from determinism.report.html import page
 from determinism.trace.schema import CALLED_OP, DIVIDED_OP, REPLICATED_OP, STEP_OP, Frame
 from determinism.types import Phase, Role, Verdict
+from tests.html_structure import Page
 from tests.traces import Ref, TraceBuilder
 
 LINE = ("/work/train.py", 7)
@@ -202,6 +203,14 @@ def test_the_report_can_be_written_in_every_format(tmp_path: Path) -> None:
     assert "parameter w of rank 1 differs from that of ranks 0 and 2 at step 2, /work/train.py:7" in report["headline"]
     assert "/work/train.py:7" in page(report)
     assert "/work/train.py:7" in junit_text(report)
+
+
+def test_the_page_of_one_run_says_nothing_about_a_second_one(tmp_path: Path) -> None:
+    read = Page(page(invariants_report(findings_of(tmp_path, EQUAL, parted(2), EQUAL))))
+
+    assert "violated" in read.text
+    for absent in ("Causes", "How it spread", "Losses", "Dataflow", "between the environments"):
+        assert absent not in read.text
 
 
 def test_names_are_escaped_in_the_page(tmp_path: Path) -> None:

@@ -83,6 +83,8 @@ def test_a_fix_is_named_only_if_it_was_verified(cured: bool) -> None:
 
     assert "Modules in training mode, in which they compute differently: layers.3 (BatchNorm2d)" in text
     assert ("Verified: with it" in text) is cured
+    labels = [entry["label"] for entry in found["story"] if entry["label"]]
+    assert labels[: 3 if cured else 2] == ["cause", *["fix"] * cured, "kind"]
     assert ("rows still depended on their batch" in text) is not cured
     assert [fix["code"] for fix in found["fixes"]] == ["model.eval()"] * cured
     assert found["causes"][0]["status"] == ("confirmed" if cured else "likely")

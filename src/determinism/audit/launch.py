@@ -73,33 +73,6 @@ WAYS = tuple(Way(threads, mode) for mode in (False, True) for threads in (None, 
 PATCHED_WAYS = (Way(None, True, True), Way(1, True, True))
 
 
-def _require_possible(request: OpAuditRequest) -> None:
-    """Raise if a request cannot be measured here: `UsageError`."""
-    if request.framework not in OP_AUDITS:
-        raise UsageError(
-            "audit-impossible",
-            f"There are no cases for {request.framework}, so it cannot be measured. Choose from: {', '.join(OP_AUDITS)}.",
-        )
-    if request.patched and request.framework != "torch":
-        raise UsageError(
-            "audit-impossible",
-            f"Replaced ops can be measured for torch only, not for {request.framework}, so nothing was measured. "
-            "Leave --patched out.",
-        )
-    if find_spec(request.framework) is None:
-        raise UsageError(
-            "audit-impossible",
-            f"{request.framework} is not installed for {sys.executable}, so nothing was measured. Run the audit with the Python "
-            f"that has it: python -m determinism audit --framework {request.framework}",
-        )
-    if request.database and find_spec("expecttest") is None:
-        raise UsageError(
-            "audit-impossible",
-            "--database needs expecttest, as PyTorch's own tests do, and it is not installed, so nothing was measured. Install "
-            "it with: pip install expecttest",
-        )
-
-
 def audit(request: OpAuditRequest, told: Callable[[Way, int, int], None] = lambda way, done, cases: None) -> Audit:
     """Measure ops in every way.
 
@@ -115,7 +88,7 @@ def audit(request: OpAuditRequest, told: Callable[[Way, int, int], None] = lambd
         LaunchError: A process failed before anything was measured.
         KeyboardInterrupt: The user pressed Ctrl-C before anything was measured.
     """
-    _require_possible(request)
+    _require_packages(request)
     found: list[Measurement] = []
     about: dict[str, Any] = {}
     stopped = None
@@ -162,6 +135,33 @@ def _ordered(found: list[Measurement]) -> list[Measurement]:
         found,
         key=lambda one: (one.op, one.case, one.dtype, one.direction, one.deterministic_mode, one.patched, -one.threads),
     )
+
+
+def _require_packages(request: OpAuditRequest) -> None:
+    """Check, before a process starts, that the framework can be measured here as requested."""
+    if request.framework not in OP_AUDITS:
+        raise UsageError(
+            "audit-impossible",
+            f"There are no cases for {request.framework}, so it cannot be measured. Choose from: {', '.join(OP_AUDITS)}.",
+        )
+    if request.patched and request.framework != "torch":
+        raise UsageError(
+            "audit-impossible",
+            f"Replaced ops can be measured for torch only, not for {request.framework}, so nothing was measured. "
+            "Leave --patched out.",
+        )
+    if find_spec(request.framework) is None:
+        raise UsageError(
+            "audit-impossible",
+            f"{request.framework} is not installed for {sys.executable}, so nothing was measured. Run the audit with the Python "
+            f"that has it: python -m determinism audit --framework {request.framework}",
+        )
+    if request.database and find_spec("expecttest") is None:
+        raise UsageError(
+            "audit-impossible",
+            "--database needs expecttest, as PyTorch's own tests do, and it is not installed, so nothing was measured. Install "
+            "it with: pip install expecttest",
+        )
 
 
 def _require(request: OpAuditRequest, about: dict[str, Any], cases: int) -> None:

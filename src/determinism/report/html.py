@@ -23,7 +23,7 @@ from markupsafe import Markup
 from determinism.errors import legible
 from determinism.op_semantics import base_name
 from determinism.report.formats import summary
-from determinism.types import __version__
+from determinism.types import Verdict, __version__
 
 PATCH_FILE = "fix.patch"
 """The file of the diffs of all verified fixes."""
@@ -622,6 +622,9 @@ def _rendered(template: str, document: dict[str, Any]) -> str:
         .render(
             report=document,
             headline=summary(document),
+            badge=_badge(document),
+            # What must agree within one run is checked without another one, so there is nothing to say about a second run.
+            compares=document["verdict"] == Verdict.DIFFERENT and len(document["runs"]) != 1,
             first=first,
             story=story_rows(document),
             answer=answer_blocks(document),
@@ -685,6 +688,15 @@ def _code_lines(text: str) -> list[str]:
 
 
 _WORD = re.compile(r"[a-z]+[,;']?(?= |$)")
+
+
+_OF_ONE_RUN = ("violated", "consistent")
+
+
+def _badge(document: dict[str, Any]) -> str:
+    """Return the verdict as the headline calls it, which has other words for what must agree within one run."""
+    word = summary(document).partition(":")[0].lower()
+    return word if word in _OF_ONE_RUN else str(document["verdict"])
 
 
 def _without_verdict(headline: str) -> str:

@@ -48,13 +48,16 @@ def batch_headline(comparison: Comparison, rows: BatchFindings) -> str:
 
 
 def batch_entries(comparison: Comparison, rows: BatchFindings) -> Iterator[Entry]:
-    """Yield the story: which op, where, why, and what fixes it."""
+    """Yield the story: why and what fixes it, then which op and where."""
     if comparison.verdict is Verdict.INCONCLUSIVE:
         return
+    yield from _fixes(comparison)
     if comparison.first_divergence is not None:
         yield from _origin_entries(comparison.first_divergence, rows)
     yield from _row_entries(rows)
-    yield from batch_fixes(comparison, rows)
+    failed = [one for one in rows.tried if not one.verified]
+    if failed:
+        yield Entry(f"{'; '.join(_written(one) for one in failed)}: rows still depended on their batch", "tried")
 
 
 def _origin_entries(first: Divergence, rows: BatchFindings) -> Iterator[Entry]:
@@ -95,16 +98,11 @@ def _row_entries(rows: BatchFindings) -> Iterator[Entry]:
         yield Entry(rows.not_told, "not told")
 
 
-def batch_fixes(comparison: Comparison, rows: BatchFindings) -> Iterator[Entry]:
-    """Yield the causes, the verified fixes, and what was tried in vain."""
+def _fixes(comparison: Comparison) -> Iterator[Entry]:
     yield from entries_under("cause", (f"{cause.title} ({cause.status})" for cause in comparison.causes))
     for number, one in enumerate(comparison.fixes):
         yield Entry(f"{_written(one)}: {one.title}", "" if number else "fix")
         yield Entry("Verified: with it, all rows were equal in batches of all sizes.")
-    failed = [one for one in rows.tried if not one.verified]
-    if failed:
-        text = f"{'; '.join(_written(one) for one in failed)}: rows still depended on their batch"
-        yield Entry(text, "tried")
 
 
 def _written(fix: Fix) -> str:

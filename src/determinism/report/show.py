@@ -87,9 +87,8 @@ def _render_process(process: ProcessTrace, console: Console) -> None:
             f"process      {legible(process.key)}, {legible(str(description.get('framework')))}, level {description.get('level')}"
         )
     )
-    console.print(
-        Text(f"records      {records:,} in {steps:,} steps, {size:,} bytes ({size / max(records, 1):.1f} per record)")
-    )
+    each = f" ({size / records:.1f} per record)" if records else ""
+    console.print(Text(f"records      {records:,} in {steps:,} steps, {size:,} bytes{each}"))
     counted = legible(process.steps_by or "") or ("batches" if steps else "nothing")
     console.print(Text(f"steps by     {counted}"))
     if process.num_removed:
@@ -112,7 +111,8 @@ def _render_process(process: ProcessTrace, console: Console) -> None:
     grid.add_column("op", header_style="dim")
     for number, count in ops.most_common(_MOST_OPS):
         grid.add_row(f"{count:,}", Text(legible(process.names.text(Table.OP, number) or "?")))
-    console.print(grid)
+    if ops:
+        console.print(grid)
     if len(ops) > _MOST_OPS:
         console.print(Text(f"and {len(ops) - _MOST_OPS} more ops"))
 
