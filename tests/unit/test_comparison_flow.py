@@ -236,6 +236,17 @@ def test_a_collective_does_not_read_the_memory_that_it_fills(op: str, is_read: b
     assert read_unwritten(process) == (f"{op} at /work/train.py:1" if is_read else None)
 
 
+@pytest.mark.parametrize(("device", "is_read"), [("cpu", True), ("meta", False)])
+def test_a_tensor_without_memory_does_not_read_unwritten_memory(device: str, is_read: bool, tmp_path: Path) -> None:
+    """Keras computes the shapes of layers with convolutions of tensors on the device `meta`."""
+    builder = TraceBuilder(tmp_path / "trace")
+    view = layout(4)._replace(device=device)
+    memory = builder.add("aten::empty.memory_format", outputs=[None], layouts=[view])
+    builder.add("aten::convolution", inputs=[Ref(memory, layout=view)], outputs=["shape"], layouts=[view])
+    [process] = open_trace(builder.close()).processes
+    assert read_unwritten(process) == ("aten::convolution at /work/train.py:1" if is_read else None)
+
+
 def test_an_extra_record_counts_only_if_results_depend_on_it(tmp_path: Path) -> None:
     def dead(b: TraceBuilder, run: int) -> None:
         made = b.add("op::a")

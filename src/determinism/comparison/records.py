@@ -422,8 +422,10 @@ class Origins:
         """Return the number of the record that allocated memory that the value includes and nothing wrote; None if there is none.
 
         The writes to the storage are followed back; what is left of the view when the allocation is reached was never
-        written.
+        written. A tensor on the device `meta` has no memory.
         """
+        if value.layout is not None and value.layout.device.partition(":")[0] == "meta":
+            return None
         covers: list[Layout] = []
         at = value
         for _ in range(_MOST_WRITERS):
