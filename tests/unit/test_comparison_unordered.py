@@ -221,6 +221,28 @@ def test_threads_that_draw_from_one_generator(tmp_path: Path) -> None:
     assert (first.kind, first.op) == (Kind.RNG, "aten::rand")
 
 
+@pytest.mark.parametrize("of_one_item", [False, True])
+def test_draws_of_other_items_explain_nothing_in_a_worker(of_one_item: bool, tmp_path: Path) -> None:
+    """Each run flips another item: its draw is in another state since it is another item, unless the item is the same."""
+
+    def write(b: TraceBuilder, run: int) -> None:
+        own = worker(b)
+        made = []
+        for number in range(2):
+            draw = own.add("aten::rand", outputs=[f"draw {number}"], generators=[f"state {number}"])
+            given = Ref(-1, digest="item" if of_one_item else f"item {number}")
+            item = own.add("aten::add", [given, draw], [f"sum {number}"])
+            made.append(own.add("aten::flip", [item], [f"flipped {number}"]) if number == run else item)
+        own.add("aten::stack", made, [f"stacked {run}"])
+        batch = b.add("determinism::batch", outputs=[f"stacked {run}"], role=Role.BATCH)
+        loss = b.add("aten::mul", [batch], [f"loss {run}"])
+        b.add("determinism::loss", [loss], [f"loss {run}"], role=Role.LOSS)
+        b.step()
+
+    first = first_of(compared(tmp_path, write))
+    assert (first.kind is Kind.RNG, first.op) == (of_one_item, "aten::rand" if of_one_item else "aten::flip")
+
+
 def test_the_step_of_a_thread_is_that_of_its_process(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         own = threads(b)

@@ -290,27 +290,50 @@ def _numbers_of_contents(chunk: Chunk, left: Array) -> Array:
 _MOST_DRAWS = 256
 
 
-def draw_behind(root: Root, processes: Sides, canonical: Canonical) -> Root | None:
+def draw_behind(root: Root, processes: Sides, canonical: Canonical, *, of_same_data: bool) -> Root | None:
     """Find the draws of both runs that a record's inputs, made in its own stream, go back to, if they came from different generator
     states.
+
+    Args:
+        root: The record.
+        processes: The streams of both runs.
+        canonical: What the runs call differently.
+        of_same_data: Whether there are none if the records also go back to different data: these are other items, each with its own draws.
     """
     if root.first is None or root.second is None:
         return None
     waiting = [(root.first, root.second)]
     seen: set[tuple[int, int]] = set()
+    draws = None
     while waiting and len(seen) < _MOST_DRAWS:
-        for numbers in _producers(*waiting.pop(0)):
+        pair = waiting.pop(0)
+        if of_same_data and _take_other_data(*pair):
+            return None
+        for numbers in _producers(*pair):
             if numbers in seen:
                 continue
             seen.add(numbers)
             places = [process.record(number) for process, number in zip(processes, numbers, strict=True)]
             mine, other = (entry_of(process, *place) for process, place in zip(processes, places, strict=True))
+            if mine.op != other.op and of_same_data:
+                return None
             if mine.op != other.op or mine.outputs == other.outputs:
                 continue
             if _state(*places[0]) != _state(*places[1]):
-                return _as_root(places, mine, other, processes, canonical)
-            waiting.append((mine, other))
-    return None
+                draws = draws or (places, mine, other)
+                if not of_same_data:
+                    break
+            else:
+                waiting.append((mine, other))
+        if draws is not None and not of_same_data:
+            break
+    return None if draws is None else _as_root(*draws, processes, canonical)
+
+
+def _take_other_data(mine: Entry, other: Entry) -> bool:
+    """Whether two records take different values from outside."""
+    pairs = zip(mine.inputs, other.inputs, strict=False)
+    return any(one.producer < 0 and its.producer < 0 and one.digest != its.digest for one, its in pairs)
 
 
 def _producers(mine: Entry, other: Entry) -> list[tuple[int, int]]:

@@ -193,7 +193,7 @@ def compare_unordered(streams: Streams, around: Surroundings) -> ProcessComparis
     indices = {root.index for root in live}
     dead = [r for r in flow.roots if r.index not in indices and not (live and r.index > live[0].index)]
     level = Level(streams.some.description.get("level", Level.OP))
-    described = Described((first, second), canonical, level)
+    described = Described((first, second), canonical, level, is_of_workers=is_of_workers)
     result.made = Made(group, flow, described)
     result.is_partial = found.is_partial
     result.dead_differences = len(dead)
@@ -229,14 +229,17 @@ _MAY_BE_THREADS = (Kind.OP, Kind.DATA, Kind.ORDER, Kind.STRUCTURE)
 class Described:
     """Describes roots of joined streams, with the names and numbers of the stream that they come from."""
 
-    def __init__(self, processes: Sides, canonical: Canonical, level: Level) -> None:
+    def __init__(self, processes: Sides, canonical: Canonical, level: Level, *, is_of_workers: bool) -> None:
         self._processes = processes
         self._canonical = canonical
         self._level = level
+        self._is_of_workers = is_of_workers
 
     def begun(self, root: Root) -> tuple[Divergence, Received]:
         """Return where a root began, possibly in reordered random draws, and what it received."""
-        draw = draw_behind(root, self._processes, self._canonical) if root.aspects.edges else None
+        # A worker draws for each item; only threads share a generator.
+        same = self._is_of_workers
+        draw = draw_behind(root, self._processes, self._canonical, of_same_data=same) if root.aspects.edges else None
         return self.of(draw or root), received_by(draw or root)
 
     def of(self, root: Root) -> Divergence:

@@ -434,7 +434,11 @@ class Program:
             for owner, call in self.seedings("numpy" if library == "numpy.random" else "random"):
                 found = self.back_from([(owner, value) for value in given_to(call)])
                 # What becomes the seed was drawn before.
-                if found is not None and (found.file, found.line) != (module.file, node.lineno):
+                if (
+                    found is not None
+                    and isinstance(node, ast.Call)
+                    and (found.file, found.line) != (module.file, node.lineno)
+                ):
                     frame = owner.frame(call)
                     return Found("seed-value", frame.file, frame.line, frame.function, frame.code)
         finally:
