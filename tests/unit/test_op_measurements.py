@@ -38,7 +38,7 @@ def test_an_audit_is_read_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": "determinism.audit/1"}', audit(EQUAL).text()[:-9]])
 def test_a_file_that_is_not_an_audit_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "file.json").write_text(text, encoding="utf-8")
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="is not a result of `determinism audit`"):
         read_audit(tmp_path / "file.json")
 
 
