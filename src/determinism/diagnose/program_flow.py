@@ -222,7 +222,7 @@ class Program:
                         self.attributes.setdefault(target.attr, []).append((module, value))
 
     def seedings(self, library: str) -> list[tuple[Module, ast.Call]]:
-        """Return the calls that seed a library's global generator, but for those in functions that nothing calls, or that were not seen running."""
+        """Return the calls that seed a library's global generator, but for those in functions that nothing calls."""
         seeding = [
             (module, call)
             for calls in self.callers.values()
@@ -232,11 +232,7 @@ class Program:
             or (last_part(call.func) in SEED_ALL.difference(self.functions) and module.dotted(call.func) not in SEEDS["tensorflow"])
             or module.dotted(call.func) == "determinism.seed" or module.dotted(call.func) == "determinism.enable"
         ]  # fmt: skip
-        return [
-            (module, call)
-            for module, call in seeding
-            if not self._is_never_called(module, module.scope_of(call)) and self._is_own_or_ran(module, call)
-        ]
+        return [(module, call) for module, call in seeding if not self._is_never_called(module, module.scope_of(call))]
 
     def names_keras(self) -> bool:
         """Whether any file names Keras, by itself or as a part of TensorFlow."""
