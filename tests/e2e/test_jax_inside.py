@@ -55,7 +55,7 @@ def test_a_script_repeats_the_function_once_its_custom_call_is_registered(tmp_pa
 
 def test_the_cause_is_at_the_line_of_the_equation(tmp_path: Path) -> None:
     command = [sys.executable, str(PROGRAMS / f"{PROGRAM}.py"), "nested"]
-    report = check_command(tmp_path, command, options=("--budget", "40"), environment=ENVIRONMENT).report
+    report = check_command(tmp_path, command, options=("--budget", "1"), environment=ENVIRONMENT).report
 
     (cause,) = report["causes"]
     assert (cause["id"], cause["status"]) == ("varying-op-jax", "likely")

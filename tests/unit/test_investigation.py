@@ -988,6 +988,22 @@ def test_what_was_being_tried_is_possible_too_if_the_user_ends_the_search() -> N
     assert causes == [("seed-missing-torch", "possible"), ("listing-order", "possible")]
 
 
+def test_what_was_being_tried_is_not_named_beside_an_op_seen_to_vary_by_itself() -> None:
+    class OutOfTime(Pretended):
+        def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
+            if intervention != Intervention():
+                raise LaunchError("interrupted", "It was interrupted.")
+            return super().compare(intervention, runs=runs, may_be_short=may_be_short)
+
+    listing = FixedSource("read.py", 3, "listing")
+    first = divergence(kind=Kind.OP, distinct=7)
+    comparison = Comparison(Verdict.DIFFERENT, [], Recorded(), first_divergence=first)
+    investigation = Investigation(comparison, OutOfTime([(first, [listing])], [used(listing)]))
+    with pytest.raises(LaunchError):
+        investigation.run()
+    assert found(replace(comparison, diagnosis=investigation.diagnosis)) == [("nondeterministic-op", "likely")]
+
+
 def test_a_rare_difference_needs_more_equal_runs() -> None:
     always, seldom = Rate(), Rate()
     always.add(pairs=20, different=20)

@@ -697,10 +697,16 @@ class Investigation:
         return [experiment for experiment in self._experiments if experiment.factor in names]
 
     def _suppose_what_was_probed(self, divergence: Divergence | None) -> None:
-        """After an interruption, list as possible what the search was trying, and was about to try."""
-        if divergence is not None and not self._found and self._probed is not None:
+        """After an interruption, name an op that was seen to vary, or list what the search was trying, and was about to try."""
+        if divergence is None or self._found:
+            return
+        if self._probed is None:
+            kinds = hypotheses_of_kind(divergence) if varies_alone(divergence) else []
+            self._causes += [_cause(one, Status.LIKELY, []) for one in kinds]
+            return
+        if not varies_alone(divergence):
             self._causes += [_cause(one, Status.POSSIBLE, []) for one in self._examined[:_FEW]]
-            self._suppose(divergence, self._probed.sources)
+        self._suppose(divergence, self._probed.sources)
 
     def _suppose(self, divergence: Divergence, sources: Sequence[Source]) -> None:
         """Add causes that something points to but no experiment showed, and untried outside sources."""
