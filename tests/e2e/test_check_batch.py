@@ -97,7 +97,7 @@ def test_a_model_left_in_training_mode_is_reported_and_fixed(tmp_path: Path, mod
     assert [one["class"] for one in batch["training_modules"]] == ["BatchNorm1d" if model == "normed" else "Dropout"]
     assert [(fix["code"], fix["verified"]) for fix in report["fixes"]] == [("model.eval()", True)]
     assert [(cause["id"], cause["status"]) for cause in report["causes"]] == [("training-mode", "confirmed")]
-    assert "model.eval()" in finished.text and "In training mode" in finished.text
+    assert "model.eval()" in finished.text and "left in training mode" in finished.text
     # The report is kept beside the traces, for `determinism report`.
     (kept,) = (tmp_path / ".determinism").glob("*/report.json")
     assert json.loads(kept.read_text(encoding="utf-8"))["batch"] == batch

@@ -123,6 +123,7 @@ def test_a_stored_run_is_the_first_one(tmp_path: Path) -> None:
 
     assert finished.status == 1
     assert (report["narrowing"]["step"], report["narrowing"]["pinned"]) == (207, True)
+    assert f"determinism narrow --ledger stored -- {sys.executable} {NARROWING}" in report["diagnosis"]
     assert len(list(tmp_path.glob("ran-*"))) == 4
     assert (tmp_path / "stored" / MANIFEST_FILE).exists()
 

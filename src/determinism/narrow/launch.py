@@ -355,8 +355,9 @@ class NarrowCheck:
     def _of_this_command(self, text: str, command: Sequence[str]) -> str:
         """Replace `check` by this command in a text, with the program as the user gave it."""
         given = shlex.join(redacted(list(self.request.check.command)))
-        steps = self.request.check.spec.steps
+        steps, ledger = self.request.check.spec.steps, self.request.ledger
         own = "determinism narrow" if steps is None else f"determinism narrow --steps {steps}"
+        own += "" if ledger is None else f" --ledger {shlex.quote(str(ledger))}"
         return text.replace(shlex.join(redacted(list(command))), given).replace("determinism check --explain", own)
 
     def _continues(self, resumed: Trace, whole: Trace, step: int) -> bool:
