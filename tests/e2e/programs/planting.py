@@ -1,5 +1,8 @@
 """Differences for programs to plant: they really occur, in every second run."""
 
+import ctypes
+import os
+
 import torch
 from torch import Tensor
 
@@ -22,3 +25,15 @@ def hand_on(tensor: Tensor) -> Tensor:
 
 
 hand_on.register_autograd(lambda context, gradient: gradient)
+
+
+def leave_garbage() -> None:
+    """Leave bytes that differ in every run in the free blocks from which PyTorch takes the memory of small tensors."""
+    library, size = ctypes.CDLL(None), 176  # glibc looks for this many bytes to find 64 at an aligned address.
+    library.malloc.restype, library.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    blocks = [library.malloc(size) for _ in range(512)]
+    for block in blocks:
+        ctypes.memmove(block, os.urandom(size), size)
+    # Blocks between them stay in use, so that the free ones are not merged.
+    for block in blocks[::2]:
+        library.free(block)

@@ -7,7 +7,7 @@ import sys
 import warnings
 
 import torch
-from planting import hand_on
+from planting import hand_on, leave_garbage
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.masked import masked_tensor
@@ -36,8 +36,11 @@ for step in range(3):
     tagged = inputs.as_subclass(Tagged) @ weights
     eighth = inputs.to(torch.float8_e4m3fn).float() @ weights
     quantized = torch.quantize_per_tensor(inputs, 0.1, 0, torch.qint8).dequantize() @ weights
+    filled = 3 if step == 1 and "fill" in sys.argv else 4
+    if filled < 4:
+        leave_garbage()
     scratch = torch.empty(4, 4)
-    scratch[: 3 if step == 1 and "fill" in sys.argv else 4] = inputs[: 3 if step == 1 and "fill" in sys.argv else 4]
+    scratch[:filled] = inputs[:filled]
     looked_up = table(torch.arange(4) + step)
     loss = sum(part.as_subclass(Tensor).float().square().mean() for part in (sparse, ragged, spectrum, tagged, eighth))
     loss = loss + quantized.mean() + masked + looked_up.square().sum() + (scratch @ weights).mean()  # SITE fill
