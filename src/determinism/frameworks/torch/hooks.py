@@ -176,7 +176,10 @@ def watch_escapes(threads: Threads, note_racy: Callable[[str], None]) -> list[Un
     """
     return [
         *(wrap(torch.Tensor, name, _recording(threads, _value_escapes, name)) for name in _BY_VALUE),
-        *(wrap(torch.Tensor, name, _handing_over(threads, f"determinism::{name.strip('_')}")) for name in _BY_MEMORY),
+        *(
+            replace(torch.Tensor, name, _handing_over(threads, f"determinism::{name.strip('_')}"))
+            for name in _BY_MEMORY
+        ),
         wrap(torch.Tensor, "__reduce_ex__", _recording(threads, _pickled)),
         wrap(_tensor_str, "_str", _recording(threads, _value_escapes, "print")),
         wrap(torch.Tensor, "share_memory_", _recording(threads, _shared, note_racy)),
@@ -223,14 +226,32 @@ def _recording(threads: Threads, record: Callable[..., None], *given: Any) -> Ca
     return around
 
 
-def _handing_over(threads: Threads, name: str) -> Callable[..., Any]:
-    def around(original: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        recorder = threads.recorder()
-        if recorder is not None and not recorder.hand_over(name, tensor):
-            recorder.run_unrecorded(_memory_escapes, recorder, name, tensor)
-        return original(tensor, *args, **kwargs)
+def _in_python(tensor: Any, name: str) -> bool:
+    return False
 
-    return around
+
+def _handing_over(threads: Threads, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def hand_over(tensor: Any) -> None:
+        if (recorder := threads.recorder()) is not None:
+            recorder.run_unrecorded(_memory_escapes, recorder, name, tensor)
+
+    def wrapper_of(original: Callable[..., Any]) -> Callable[..., Any]:
+        below = threads.main.hand_over or _in_python
+
+        def wrapper(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            # An agent that learns hands over a tensor per action: this is one call where the native code can record it.
+            try:
+                is_recorded = below(tensor, name)
+            except Exception as error:
+                threads.main.failed(name, error)
+                is_recorded = True
+            if not is_recorded:
+                hand_over(tensor)
+            return original(tensor, *args, **kwargs)
+
+        return wrapper
+
+    return wrapper_of
 
 
 def _saving(threads: Threads) -> Callable[..., Any]:

@@ -176,6 +176,7 @@ class NativeRecorder(Recorder):
         self.native = library.Recorder(self)
         self.identities = library.identities
         self.module_calls = (library.enter_module, library.leave_module)
+        self.hand_over = library.hand_over
         self._is_active = False
         self._wake: Callable[[Any], None] | None = None
         self._capture: Any = None
@@ -210,6 +211,15 @@ class NativeRecorder(Recorder):
     @is_waiting.setter
     def is_waiting(self, value: bool) -> None:
         self.native.is_waiting = value
+
+    @property
+    def graph_depth(self) -> int:
+        """See `RecordMaker.graph_depth`."""
+        return int(self.native.graph_depth)
+
+    @graph_depth.setter
+    def graph_depth(self, value: int) -> None:
+        self.native.graph_depth = value
 
     @property
     def on_first_op(self) -> Callable[[Any], None] | None:
@@ -315,16 +325,6 @@ class NativeRecorder(Recorder):
     def are_own(self, tensors: Sequence[torch.Tensor]) -> bool:
         """See `RecordMaker.are_own`."""
         return self._library.are_own(tensors)
-
-    def hand_over(self, name: str, tensor: Any) -> bool:
-        """See `RecordMaker.hand_over`."""
-        if self.is_waiting or self.graph_depth or not self._is_active:
-            return False
-        try:
-            return bool(self.native.escape(tensor, self.stream.op_number(name)))
-        except Exception as error:
-            self.failed(name, error)
-            return True
 
     def hold(self, name: str, tensors: Sequence[torch.Tensor], text: str, generators: Sequence[bytes]) -> int:
         """See `RecordMaker.hold`."""

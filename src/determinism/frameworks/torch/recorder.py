@@ -206,6 +206,8 @@ class RecordMaker(RecordingGuard):
     """See `HeldTensors`."""
     module_calls: tuple[Callable[[torch.nn.Module], bool], Callable[[torch.nn.Module], bool]] | None = None
     """Native functions that note a module's call (False: Python must) and its return; None if Python notes all calls."""
+    hand_over: Callable[[Any, str], bool] | None = None
+    """Records natively, under a name, that the program gets a tensor's memory (False: Python must); None if Python records all."""
 
     def _new_links(self) -> Any:
         """Make the map from nodes of the autograd graph to the records that made them."""
@@ -357,15 +359,6 @@ class RecordMaker(RecordingGuard):
         looked = InputEdges()
         self._look_at_each(tensors, looked)
         return looked
-
-    def hand_over(self, name: str, tensor: Any) -> bool:
-        """Record natively that an ordinary tensor's memory is handed to the program; False if this requires `event`.
-
-        Args:
-            name: The record's name, such as `determinism::numpy`.
-            tensor: The tensor.
-        """
-        return False
 
     def hold(self, name: str, tensors: Sequence[torch.Tensor], text: str, generators: Sequence[bytes]) -> int:
         """Record what the program holds; returns the number of the record.

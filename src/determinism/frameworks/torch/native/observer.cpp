@@ -488,7 +488,7 @@ PYBIND11_MODULE(_determinism_observer, module) {
   module.def("are_own", &are_own);
   module.def("digest_each", &digest_each);
   module.def("identities", &identities);
-  for (PyMethodDef& method : calls_of_modules)
+  for (PyMethodDef& method : direct_calls)
     module.attr(method.ml_name) = py::reinterpret_steal<py::object>(PyCFunction_New(&method, nullptr));
   module.def("digest", [](const py::bytes& data) {
     const std::string_view view = data;
@@ -573,10 +573,10 @@ PYBIND11_MODULE(_determinism_observer, module) {
       .def_readwrite("is_asleep", &Recorder::is_asleep)
       .def_readwrite("is_waiting", &Recorder::is_waiting)
       .def_readwrite("asks_python", &Recorder::asks_python)
+      .def_readwrite("graph_depth", &Recorder::graph_depth)
       .def_property_readonly("links", [](Recorder& recorder) -> ForwardLinks& { return recorder.links; }, py::return_value_policy::reference_internal)
       .def("begin", &Recorder::begin)
       .def("look_at_each", &look_at_each)
-      .def("escape", &escape)
       .def("hold", &hold)
       .def("module_returned", &module_returned)
       .def("state_digest", [](Recorder& recorder, const py::handle& generator) {

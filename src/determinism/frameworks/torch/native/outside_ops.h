@@ -8,13 +8,13 @@ namespace {
 
 // Records that a tensor's memory is handed to the program, which may write it from now on. False, with nothing recorded, if Python
 // must do so: for tensors that are not ordinary, and in threads that work for another.
-bool escape(Recorder& recorder, const py::handle& object, int32_t op) {
+bool escape(Recorder& recorder, PyObject* object, PyObject* name) {
   constexpr int8_t READ = 0, ESCAPE = 1;
-  if (own_recorder() != &recorder) return false;
-  if (!recorder.is_active || recorder.is_busy || recorder.asks_python || recorder.stream == nullptr) return false;
-  if (!THPVariable_CheckExact(object.ptr())) return false;
-  const at::Tensor& tensor = THPVariable_Unpack(object.ptr());
+  if (!recorder.is_active || recorder.is_busy || recorder.is_waiting || recorder.asks_python || recorder.stream == nullptr) return false;
+  if (recorder.graph_depth != 0 || !THPVariable_CheckExact(object)) return false;
+  const at::Tensor& tensor = THPVariable_Unpack(object);
   if (!is_simple(tensor)) return false;
+  const int32_t op = recorder.stream->op_number(name);
   Looked<1> looked;
   const DispatchGuard plain;
   recorder.look_at(looked, tensor, READ);
@@ -118,7 +118,19 @@ PyObject* leave_module(PyObject*, PyObject* module) {
   });
 }
 
-PyMethodDef calls_of_modules[] = {{"enter_module", enter_module, METH_O, nullptr}, {"leave_module", leave_module, METH_O, nullptr}};
+// Notes that the memory of a tensor is handed over, in a record with a name; False, with nothing recorded, if Python must do so.
+PyObject* hand_over(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  return called([&] {
+    Recorder* recorder = own_recorder();
+    return count == 2 && recorder != nullptr && escape(*recorder, given[0], given[1]);
+  });
+}
+
+PyMethodDef direct_calls[] = {
+    {"enter_module", enter_module, METH_O, nullptr},
+    {"leave_module", leave_module, METH_O, nullptr},
+    {"hand_over", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(hand_over)), METH_FASTCALL, nullptr},
+};
 
 bool add_items(Words& words, PyObject* items) {
   if (!PyDict_CheckExact(items)) return false;

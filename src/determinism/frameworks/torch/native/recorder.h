@@ -93,6 +93,8 @@ class Recorder {
   bool is_waiting = false;
   // Whether every op goes through Python, because an observer examines it or its values are kept.
   bool asks_python = false;
+  // How many compiled graphs are running, one inside the other.
+  int64_t graph_depth = 0;
   PyThreadState* python_thread = nullptr;  // The state of its thread, once attached.
   ForwardLinks links;
 

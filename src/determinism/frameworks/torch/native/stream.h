@@ -101,6 +101,15 @@ class Stream {
     return number;
   }
 
+  // The number of an op that is not PyTorch's, by its name.
+  int32_t op_number(PyObject* name) {
+    for (const auto& [known, number] : named_)
+      if (known.ptr() == name) return number;
+    const int32_t asked = python().attr("op_number")(py::handle(name)).cast<int32_t>();
+    named_.push_back({py::reinterpret_borrow<py::object>(name), asked});
+    return asked;
+  }
+
   ByDigest<int32_t>& arguments() {
     if (arguments_.size() >= MOST_KEYS) arguments_.clear();
     return arguments_;
@@ -240,6 +249,7 @@ class Stream {
   py::object lock_;  // The lock that the writer holds while it appends.
   std::optional<py::buffer_info> num_held_;  // How often it is held.
   std::vector<int32_t> numbers_;
+  c10::SmallVector<std::pair<py::object, int32_t>, 4> named_;
   int32_t value_layout_ = -1;
   ByDigest<Layout> layouts_;
   ByDigest<int32_t> layouts_without_storage_;
