@@ -81,6 +81,17 @@ class Wrapped:
     def reset(self, *, seed=None):
         return self.inside.reset(seed=seed)
 
+class Vector:
+    def __init__(self, *inside):
+        self.inside = inside
+
+    def reset(self, *, seed=None):
+        if seed is None:
+            seed = [None for _ in self.inside]
+        elif isinstance(seed, int):
+            seed = [seed + number for number in range(len(self.inside))]
+        return [one.reset(seed=given) for one, given in zip(self.inside, seed)]
+
 def made(name, **kw):
     return Wrapped(Environment(**kw))
 
@@ -125,6 +136,9 @@ CASES = {
     "a generator": Case("print(drawn(3))\n", "print(drawn(3))", "import random\nprint(drawn(3, rng=random.Random(0)))"),
     "an object within": Case("p = Pool()\nprint(p.sampler.draw())\n", "p = Pool()", "p = Pool(seed=0)"),
     "seeded by a method": Case("e = made('x')\nprint(e.reset())\n", "print(e.reset())", "print(e.reset(seed=0))"),
+    "seeded by a method for several": Case(
+        "e = Vector(made('x'), made('y'))\nprint(e.reset())\n", "print(e.reset())", "print(e.reset(seed=0))"
+    ),
     "no parameter": Case("def f(s=Sampler):\n    return s()\ns = f()\nprint(s.draw())\n", "return s()", "    return s(random_state=0)"),
 }  # fmt: skip
 
