@@ -92,6 +92,19 @@ class Vector:
             seed = [seed + number for number in range(len(self.inside))]
         return [one.reset(seed=given) for one, given in zip(self.inside, seed)]
 
+def generator(seed=None):
+    return random.Random(seed)
+
+class Eager:
+    def __init__(self, **kw):
+        self.first = generator().random()
+
+    def reset(self, *, seed=None):
+        return generator(seed).random()
+
+def eager(**kw):
+    return Eager(**kw)
+
 def made(name, **kw):
     return Wrapped(Environment(**kw))
 
@@ -181,6 +194,15 @@ def test_every_line_that_led_there_gets_a_seed(tmp_path: Path) -> None:
 
     assert change is not None
     assert change.code == "a = Sampler(random_state=0)\nb = Sampler(random_state=0)"
+
+
+def test_the_line_that_declares_a_seed_comes_before_one_that_would_only_pass_it_on(tmp_path: Path) -> None:
+    stage, path = staged(tmp_path, "e = eager()\nprint(e.reset())\n")
+    (source,) = stage.differing(PYTHONPATH=path)
+
+    assert [led.site.frame.code for led in source.led_by] == ["print(e.reset())", "e = eager()"]
+    change = code_fix(source)
+    assert change is not None and change.code == "print(e.reset(seed=0))"
 
 
 def test_a_seeded_library_is_not_a_source(tmp_path: Path) -> None:

@@ -731,7 +731,7 @@ def test_the_name_of_a_run_or_a_temporary_file_does_not_affect_values(
     use: str, cause: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONHASHSEED", "0")
-    made = "run_name = f'run-{time.time()}'" if "run_name" in use else "folder = tempfile.mkdtemp()"
+    made = "run_name = f'run-{int(time.time())}'" if "run_name" in use else "folder = tempfile.mkdtemp()"
     text = f"import sqlite3, tempfile, time\n{made}  # origin\nx = torch.tensor({use})  # used\n"
     assert named(tmp_path, text) == (cause, cause is not None)
 

@@ -303,7 +303,8 @@ class Program:
                 if source in _TELLING:
                     return found
                 other = other or found
-            is_of_letters = is_of_letters or _uses_letters(node)
+            # What makes a label, such as `int(time.time())`, does not use it.
+            is_of_letters = is_of_letters or (_uses_letters(node) and not is_label)
             is_label = is_label or is_named_label(node)
             waiting.extend((*behind, is_of_letters, is_label) for behind in self._behind(module, node))
         return other
