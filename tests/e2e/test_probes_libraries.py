@@ -81,6 +81,30 @@ class Wrapped:
     def reset(self, *, seed=None):
         return self.inside.reset(seed=seed)
 
+class Vector:
+    def __init__(self, *inside):
+        self.inside = inside
+
+    def reset(self, *, seed=None):
+        if seed is None:
+            seed = [None for _ in self.inside]
+        elif isinstance(seed, int):
+            seed = [seed + number for number in range(len(self.inside))]
+        return [one.reset(seed=given) for one, given in zip(self.inside, seed)]
+
+def generator(seed=None):
+    return random.Random(seed)
+
+class Eager:
+    def __init__(self, **kw):
+        self.first = generator().random()
+
+    def reset(self, *, seed=None):
+        return generator(seed).random()
+
+def eager(**kw):
+    return Eager(**kw)
+
 def made(name, **kw):
     return Wrapped(Environment(**kw))
 
@@ -125,6 +149,9 @@ CASES = {
     "a generator": Case("print(drawn(3))\n", "print(drawn(3))", "import random\nprint(drawn(3, rng=random.Random(0)))"),
     "an object within": Case("p = Pool()\nprint(p.sampler.draw())\n", "p = Pool()", "p = Pool(seed=0)"),
     "seeded by a method": Case("e = made('x')\nprint(e.reset())\n", "print(e.reset())", "print(e.reset(seed=0))"),
+    "seeded by a method for several": Case(
+        "e = Vector(made('x'), made('y'))\nprint(e.reset())\n", "print(e.reset())", "print(e.reset(seed=0))"
+    ),
     "no parameter": Case("def f(s=Sampler):\n    return s()\ns = f()\nprint(s.draw())\n", "return s()", "    return s(random_state=0)"),
 }  # fmt: skip
 
@@ -167,6 +194,15 @@ def test_every_line_that_led_there_gets_a_seed(tmp_path: Path) -> None:
 
     assert change is not None
     assert change.code == "a = Sampler(random_state=0)\nb = Sampler(random_state=0)"
+
+
+def test_the_line_that_declares_a_seed_comes_before_one_that_would_only_pass_it_on(tmp_path: Path) -> None:
+    stage, path = staged(tmp_path, "e = eager()\nprint(e.reset())\n")
+    (source,) = stage.differing(PYTHONPATH=path)
+
+    assert [led.site.frame.code for led in source.led_by] == ["print(e.reset())", "e = eager()"]
+    change = code_fix(source)
+    assert change is not None and change.code == "print(e.reset(seed=0))"
 
 
 def test_a_seeded_library_is_not_a_source(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,15 @@ def test_a_deleted_file_gets_no_warning(tmp_path: Path) -> None:
     source = led_to_by(tmp_path, f"while True:\n    state = {CALL}\n")
     (tmp_path / "train.py").unlink()
     assert seeded_again(source) is None
+
+
+def test_a_seed_that_a_call_would_only_pass_on_is_not_guessed_beside_one_that_is_declared(tmp_path: Path) -> None:
+    source = led_to_by(tmp_path, f"env = make('x')\nstate = {CALL}\n")
+    (declared,) = source.led_by
+    site = replace(declared.site, line=1, column=6, end_line=1, end_column=15)
+    guessed = LedBy(site, "seed", False)
+
+    change = code_fix(replace(source, led_by=(declared, guessed)))
+    assert change is not None and change.code == "state = env.reset(seed=0)"
+    change = code_fix(replace(source, led_by=(guessed,)))
+    assert change is not None and change.code == "env = make('x', seed=0)"

@@ -85,6 +85,7 @@ def test_two_of_many_places_are_named_and_the_rest_counted() -> None:
         ("saved as tmpa1", "nothing was saved", False),
         ("loss 0.5 step_time 0.12", "loss 0.5 step_time 0.13", False),
         ("samples/sec: 31", "samples/sec: 33", False),
+        ("SPS: 164", "SPS: 150", False),
         ("runs/20261128_043311", "runs/20261128_043312", False),
         ("started at 1764304391.2", "started at 1764304394.9", False),
         ("serving at localhost:43211", "serving at localhost:40123", False),

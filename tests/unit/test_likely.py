@@ -723,13 +723,16 @@ def test_imported_files_are_read_even_if_nothing_in_them_was_recorded(tmp_path: 
         ("Data(folder)[0]", None),
         ("hash(folder) % 7", "entropy"),
         ("numpy.random.default_rng(list(folder.encode())).normal()", "entropy"),
+        ("Data(run_name)[0]", None),
+        ("hash(run_name) % 7", "clock"),
     ],
 )
-def test_the_name_of_a_temporary_file_does_not_affect_its_contents(
+def test_the_name_of_a_run_or_a_temporary_file_does_not_affect_values(
     use: str, cause: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONHASHSEED", "0")
-    text = f"import sqlite3\nimport tempfile\nfolder = tempfile.mkdtemp()  # origin\nx = torch.tensor({use})  # used\n"
+    made = "run_name = f'run-{int(time.time())}'" if "run_name" in use else "folder = tempfile.mkdtemp()"
+    text = f"import sqlite3, tempfile, time\n{made}  # origin\nx = torch.tensor({use})  # used\n"
     assert named(tmp_path, text) == (cause, cause is not None)
 
 

@@ -524,7 +524,9 @@ def seeded_calls(module: Module, source: Source) -> Change:
         Unfixable: None of them is known to take a seed, or one already passes a value.
     """
     edits, imports = [], []
-    for led in source.led_by:
+    # A parameter that a call would only pass on may be unknown there: it is a guess, needed only if no function declares one.
+    declared = [led for led in source.led_by if led.is_declared and led.argument is not None]
+    for led in declared or source.led_by:
         call = module.at(led.site.place) if led.site.file == source.led_by[0].site.file else None
         if led.argument is None or not isinstance(call, ast.Call):
             continue

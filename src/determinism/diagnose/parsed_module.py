@@ -312,6 +312,14 @@ def last_part(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
+_LABEL = re.compile(r"(?:name|dir|directory|path|folder|prefix|tag|title)$", re.IGNORECASE)
+
+
+def is_named_label(node: ast.AST) -> bool:
+    """Whether an expression is called a name or a place, such as `run_name` or `args.log_dir`: those are often made from the time."""
+    return isinstance(node, ast.Name | ast.Attribute) and _LABEL.search(last_part(node)) is not None
+
+
 def given_to(call: ast.Call) -> list[ast.expr]:
     """Return the arguments of a call, by position and by keyword."""
     return [*call.args, *(keyword.value for keyword in call.keywords)]

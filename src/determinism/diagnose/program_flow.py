@@ -22,6 +22,7 @@ from determinism.diagnose.parsed_module import (
     given_back,
     given_to,
     gives_numbers,
+    is_named_label,
     is_none,
     iterates_range,
     last_part,
@@ -278,11 +279,11 @@ class Program:
 
     def back_from(self, begin: Sequence[_Node]) -> Found | None:
         """Return the nearest source of some expressions; one that nearly always varies comes first."""
-        waiting = deque((module, node, _uses_letters(module.parents.get(node))) for module, node in begin)
+        waiting = deque((module, node, _uses_letters(module.parents.get(node)), False) for module, node in begin)
         seen: set[int] = set()
         other: Found | None = None
         while waiting and len(seen) < _MOST_LOOKED_AT:
-            module, node, is_of_letters = waiting.popleft()
+            module, node, is_of_letters, is_label = waiting.popleft()
             if id(node) in seen:
                 continue
             seen.add(id(node))
@@ -293,7 +294,7 @@ class Program:
             if source in ("python-random", "numpy-random") and isinstance(node, ast.Call):
                 node = self._first_draw(module, node, source)
             is_file = isinstance(node, ast.Call) and module.dotted(node.func).startswith("tempfile.")
-            is_name = is_file and not is_of_letters
+            is_name = (is_file or (is_label and source in MADE_SEEDS)) and not is_of_letters
             if source is not None and isinstance(node, ast.expr) and not is_name and self._counts(module, node, source):
                 frame = module.frame(node)
                 has_objects = source == "set-order" and self.has_objects(module, node)
@@ -302,8 +303,10 @@ class Program:
                 if source in _TELLING:
                     return found
                 other = other or found
-            is_of_letters = is_of_letters or _uses_letters(node)
-            waiting.extend((*behind, is_of_letters) for behind in self._behind(module, node))
+            # What makes a label, such as `int(time.time())`, does not use it.
+            is_of_letters = is_of_letters or (_uses_letters(node) and not is_label)
+            is_label = is_label or is_named_label(node)
+            waiting.extend((*behind, is_of_letters, is_label) for behind in self._behind(module, node))
         return other
 
     def _counts(self, module: Module, node: ast.AST, source: str) -> bool:

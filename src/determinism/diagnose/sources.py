@@ -177,7 +177,7 @@ class Source:
     is_in_library: bool = False
     """Whether a library used it."""
     led_by: tuple[LedBy, ...] = ()
-    """The lines of the program that led a library there, each with values that differ between runs."""
+    """The lines of the program that led a library there, each with values that differ between runs; those known to take a seed first."""
     program: str | None = None
     """For output of another program: that program's name."""
 
@@ -394,7 +394,9 @@ def _source(process: str, place: Place, first: Series, second: Series, index: in
         records_at_first=first.notes[0]["records"],
         is_in_library=note.get("is_in_library", False),
         program=note.get("program"),
-        led_by=tuple(dict.fromkeys(_led_by(first.notes[index:], second.notes))),
+        led_by=tuple(
+            sorted(dict.fromkeys(_led_by(first.notes[index:], second.notes)), key=lambda led: not led.is_declared)
+        ),
     )
 
 

@@ -564,7 +564,7 @@ _NUMBER = re.compile(r"[-+]?(?:0x[0-9a-f.]+(?:p[-+]?\d+)?|\d[\d.]*(?:e[-+]?\d+)?
 _OF_THE_MACHINE = re.compile(
     r"(?<![\d.])(?:\d{4}-\d\d-\d\d|20\d{6}[-_t]?\d{6}|1[6-9]\d{8}(?:\.\d+)?)\b"
     r"|\b(?:0x[0-9a-f]{6,}|\d+:\d\d|localhost:\d+|time|times|elapsed|took|eta|dt|duration|"
-    r"seconds?|secs?|minutes?|wall|throughput|speed|fps|tps|memory|mem|peak|pid|port|rss|latency|cpu|uptime)\b"
+    r"seconds?|secs?|minutes?|wall|throughput|speed|fps|sps|tps|memory|mem|peak|pid|port|rss|latency|cpu|uptime)\b"
     r"|(?:^|_)(?:time|secs?|seconds|ms)(?:_|\b)|\d ?(?:s|sec|ms|us|µs|ns|min|h|kb|mb|gb|[kmg]ib)\b|/s(?:ec)?\b|s/|%\||/tmp/|it/",
     re.IGNORECASE,
 )

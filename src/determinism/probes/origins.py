@@ -183,7 +183,7 @@ class Origins:
         unset = [
             name
             for name in SEED_PARAMETERS
-            if name in _parameters(called.f_code) and called.f_locals.get(name, 0) is None
+            if name in _parameters(called.f_code) and _is_unset(called.f_locals.get(name, 0))
         ]
         if not unset:
             return None
@@ -254,6 +254,11 @@ def _with_plain(values: Iterable[Any]) -> list[tuple[Any, Sequence[Any]]]:
         inner = part if kind is tuple else part.values() if kind is dict else (part,)
         plain.extend(one for one in inner if type(one) in _PLAIN and one is not None)
     return [(part, plain) for part in parts]
+
+
+def _is_unset(seed: Any) -> bool:
+    """Whether no seed was given; a vector of environments has by then replaced None by one None for each of them."""
+    return seed is None or (type(seed) in (list, tuple) and bool(seed) and all(one is None for one in seed))
 
 
 def _is_among(value: Any, values: Sequence[Any]) -> bool:
