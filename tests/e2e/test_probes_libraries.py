@@ -105,6 +105,21 @@ class Eager:
 def eager(**kw):
     return Eager(**kw)
 
+class Space:
+    first = None
+
+    def seed(self, seed=None):
+        self.first = generator(seed)
+
+    def sample(self):
+        if self.first is None:
+            self.seed()
+        return self.first.random()
+
+class Spacious:
+    def __init__(self, **kw):
+        self.space = Space()
+
 def made(name, **kw):
     return Wrapped(Environment(**kw))
 
@@ -203,6 +218,14 @@ def test_the_line_that_declares_a_seed_comes_before_one_that_would_only_pass_it_
     assert [led.site.frame.code for led in source.led_by] == ["print(e.reset())", "e = eager()"]
     change = code_fix(source)
     assert change is not None and change.code == "print(e.reset(seed=0))"
+
+
+def test_what_only_its_method_seeds_is_named_where_it_is_drawn_from(tmp_path: Path) -> None:
+    stage, path = staged(tmp_path, "e = Spacious()\nprint(e.space.sample())\n")
+    (source,) = stage.differing(PYTHONPATH=path)
+
+    assert [led.site.frame.code for led in source.led_by] == ["print(e.space.sample())"]
+    assert code_fix(source) is None
 
 
 def test_a_seeded_library_is_not_a_source(tmp_path: Path) -> None:

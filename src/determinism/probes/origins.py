@@ -169,6 +169,9 @@ class Origins:
         own = self._unseeded_call(frame, asked)
         if own is not None:
             return own
+        if frame is not None and asked and owner_of(frame) is Owner.USER and _can_be_seeded(asked[-1]):
+            known = self._sites.get(_end_of(frame))
+            return {"led": _line_of(frame) if known is None else parsed(known).description}
         argument, is_declared = self._argument(site, asked)
         return {"led": parsed(site).description, "argument": argument, "is_declared": is_declared}
 
@@ -259,6 +262,14 @@ def _with_plain(values: Iterable[Any]) -> list[tuple[Any, Sequence[Any]]]:
 def _is_unset(seed: Any) -> bool:
     """Whether no seed was given; a vector of environments has by then replaced None by one None for each of them."""
     return seed is None or (type(seed) in (list, tuple) and bool(seed) and all(one is None for one in seed))
+
+
+def _can_be_seeded(frame: types.FrameType) -> bool:
+    """Whether the running method belongs to an object with a method `seed`, such as a space that is sampled: no argument seeds it."""
+    code = frame.f_code
+    if not code.co_argcount or code.co_name == "__init__":
+        return False
+    return callable(getattr(type(frame.f_locals.get(code.co_varnames[0])), "seed", None))
 
 
 def _is_among(value: Any, values: Sequence[Any]) -> bool:
