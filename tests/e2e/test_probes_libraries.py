@@ -224,7 +224,7 @@ def test_what_only_its_method_seeds_is_named_where_it_is_drawn_from(tmp_path: Pa
     stage, path = staged(tmp_path, "e = Spacious()\nprint(e.space.sample())\n")
     (source,) = stage.differing(PYTHONPATH=path)
 
-    assert [led.site.frame.code for led in source.led_by] == ["print(e.space.sample())"]
+    assert [(led.site.frame.code, led.method) for led in source.led_by] == [("print(e.space.sample())", "seed")]
     assert code_fix(source) is None
 
 

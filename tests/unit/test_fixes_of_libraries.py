@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from determinism.diagnose.code_changes import code_fix
-from determinism.diagnose.fixes import seeded_again
+from determinism.diagnose.experiments import Hypothesis, Intervention
+from determinism.diagnose.fixes import fixes_for, seeded_again
 from determinism.diagnose.sources import LedBy, Source, SourceSite
+from determinism.run_spec import FixedSource
 
 CALL = "env.reset()"
 
@@ -105,3 +107,16 @@ def test_a_seed_that_a_call_would_only_pass_on_is_not_guessed_beside_one_that_is
     assert change is not None and change.code == "state = env.reset(seed=0)"
     change = code_fix(replace(source, led_by=(guessed,)))
     assert change is not None and change.code == "env = make('x', seed=0)"
+
+
+def test_what_only_its_method_seeds_gets_a_sentence_instead_of_a_changed_line(tmp_path: Path) -> None:
+    source = led_to_by(tmp_path, f"state = {CALL}\n")
+    source = replace(source, led_by=(replace(source.led_by[0], argument=None, is_declared=False, method="seed"),))
+    held = FixedSource(source.site.file, source.site.line, source.source)
+    cause = Hypothesis("outside-entropy", Intervention(sources=frozenset({held})), (), source=source)
+
+    [fix] = fixes_for([cause], None, None, None)
+    assert (fix.code, fix.patch, fix.verified) == (None, None, False)
+    assert fix.title == (
+        "Give the library a seed with the method seed() of the object that draws at train.py:1, once before it draws"
+    )

@@ -140,6 +140,8 @@ class LedBy:
     """The parameter that takes a seed or a generator; None if unknown."""
     is_declared: bool = False
     """Whether the function called on that line has the parameter itself, rather than passing it on."""
+    method: str | None = None
+    """The method that seeds the object which that line draws from; None if it has none, or an argument seeds it."""
 
 
 @dataclass(frozen=True)
@@ -405,7 +407,7 @@ def _led_by(notes: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]]) -
     for note in notes:
         is_same = note["digest"] is not None and digests.get(note["occurrence"], "") == note["digest"]
         if not is_same and (led := note.get("led")) is not None:
-            yield LedBy(_site(led), note.get("argument"), note.get("is_declared", False))
+            yield LedBy(_site(led), note.get("argument"), note.get("is_declared", False), note.get("method"))
 
 
 def _site(note: dict[str, Any]) -> SourceSite:

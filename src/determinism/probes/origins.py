@@ -171,7 +171,7 @@ class Origins:
             return own
         if frame is not None and asked and owner_of(frame) is Owner.USER and _can_be_seeded(asked[-1]):
             known = self._sites.get(_end_of(frame))
-            return {"led": _line_of(frame) if known is None else parsed(known).description}
+            return {"led": _line_of(frame) if known is None else parsed(known).description, "method": "seed"}
         argument, is_declared = self._argument(site, asked)
         return {"led": parsed(site).description, "argument": argument, "is_declared": is_declared}
 
