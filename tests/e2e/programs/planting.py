@@ -1,4 +1,4 @@
-"""Differences for programs to plant: they really occur, in every second run."""
+"""Differences for programs to plant: they really occur, in every second run or in every one."""
 
 import ctypes
 import os
