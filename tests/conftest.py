@@ -16,6 +16,7 @@ import ast
 import fcntl
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
@@ -152,6 +153,15 @@ def _functions(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
             yield node.name
+
+
+@pytest.fixture(autouse=True)
+def no_seeds_in_force() -> Iterator[None]:
+    """Take seeds that a test put in force away after it, so that they do not affect the next one, whichever that is."""
+    yield
+    # Imported by the tests that seed; the others do without it.
+    if seeding := sys.modules.get("determinism.session.seeding"):
+        seeding.activate(None)
 
 
 MadeOnce = Callable[[str, Callable[[Path], None]], Path]
