@@ -300,10 +300,8 @@ def test_an_argument_that_differs_is_found(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_failing_handler_is_a_blind_spot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "determinism.frameworks.torch.native_recorder.NativeRecorder.native_value_read", lambda *_: 1 / 0
-    )
-    record_with("native", lambda: torch.ones(3).sum().item(), tmp_path / "trace")
+    monkeypatch.setattr("determinism.frameworks.torch.native_recorder.NativeRecorder.native_value", lambda *_: 1 / 0)
+    record_with("native", lambda: torch.ones(3).to(torch.complex64).sum().item(), tmp_path / "trace")
 
     (spot,) = blind_spots(tmp_path / "trace")
     assert (spot["id"], spot["what"]) == ("handler-failed", "aten::_local_scalar_dense")

@@ -52,6 +52,7 @@ def test_the_number_of_rows_per_step_is_limited(tmp_path: Path) -> None:
     with open_writer(tmp_path) as numbers:
         for record in range(1000):
             numbers.add(Meaning.LOSS, record, -1, 0, 1.0, 0)
+        numbers.flush(None)
         numbers.boundary()
         numbers.add(Meaning.LOSS, 1000, -1, 0, 1.0, 1)
         numbers.flush(None)

@@ -165,7 +165,7 @@ NUMBERS_DTYPE = np.dtype(
         ("record", "<i8"), ("producer", "<i8"), ("value", "<f8"), ("step", "<i4"), ("output", "<i2"), ("meaning", "<i2"),
     ]
 )  # fmt: skip
-_MOST_IN_A_STEP = 64
+MOST_NUMBERS = 64
 """Limit per step: numbers that a program reads by the thousand are not losses."""
 _MOST_OUTPUTS = 1 << 15
 _MOST_BYTES = 256 << 20
@@ -178,25 +178,27 @@ class NumbersWriter:
     def __init__(self, folder: Path) -> None:
         self._path = folder / NUMBERS_FILE
         self._file: Any = None
-        self._pending = bytearray()
-        """Rows to be written; not kept in a file's buffer, which a forked child would write a second time."""
-        self._num_in_step = 0
+        self.pending: list[tuple[int, int, float, int, int, int]] = []
+        """Rows to be written; not kept in a file's buffer, which a forked child would write a second time.
+
+        Native code appends to it, too, which needs no lock but the GIL. `MOST_NUMBERS` are enough.
+        """
+        self._room_in_step = MOST_NUMBERS
         self.bytes_written = 0
 
     def add(self, meaning: Meaning, record: int, producer: int, output: int, value: float, step: int) -> None:
         """Add a row, unless the step has many already."""
-        if self._num_in_step < _MOST_IN_A_STEP and output < _MOST_OUTPUTS:
-            self._num_in_step += 1
-            self._pending += _NUMBER_ROW.pack(record, producer, value, step, output, meaning)
+        if len(self.pending) < self._room_in_step:
+            self.pending.append((record, producer, value, step, output, meaning))
 
     @property
     def bytes_pending(self) -> int:
         """Number of bytes that wait to be written."""
-        return len(self._pending)
+        return len(self.pending) * _NUMBER_ROW.size
 
     def boundary(self) -> None:
-        """Note that a step ended."""
-        self._num_in_step = 0
+        """Note that a step ended, whose rows were flushed."""
+        self._room_in_step = MOST_NUMBERS
 
     def flush(self, room: int | None) -> None:
         """Write the added rows, as far as there is room.
@@ -207,18 +209,18 @@ class NumbersWriter:
         Raises:
             OSError: It could not be written.
         """
-        fits = (
-            len(self._pending)
-            if room is None
-            else min(len(self._pending), max(0, room) // _NUMBER_ROW.size * _NUMBER_ROW.size)
-        )
-        rows = bytes(self._pending[:fits])
-        self._pending.clear()
-        if not rows:
+        added = self.pending[:]
+        # Another thread may append meanwhile.
+        del self.pending[: len(added)]
+        fits = [row for row in added[: self._room_in_step] if row[4] < _MOST_OUTPUTS]
+        if room is not None:
+            fits = fits[: max(0, room) // _NUMBER_ROW.size]
+        self._room_in_step -= min(self._room_in_step, len(added))
+        if not fits:
             return
         if self._file is None:
             self._file = open(self._path, "wb", buffering=0, opener=private)  # noqa: SIM115 (it stays open)
-        self.bytes_written += self._file.write(rows)
+        self.bytes_written += self._file.write(b"".join(_NUMBER_ROW.pack(*row) for row in fits))
 
     def close(self) -> None:
         """Close the file."""

@@ -660,11 +660,12 @@ class ProcessWriter:
             step: The step of the record.
         """
         producer, output = edge[:2] if edge else (-1, 0)
-        self._acquire()
-        try:
-            self._numbers.add(meaning, record, producer, output, value, step)
-        finally:
-            self._release()
+        self._numbers.add(meaning, record, producer, output, value, step)
+
+    @property
+    def pending_numbers(self) -> list[tuple[int, int, float, int, int, int]]:
+        """See `NumbersWriter.pending`."""
+        return self._numbers.pending
 
     def values(self, record: int, output: int, elements: bytes) -> None:
         """Keep elements of an output of a record.

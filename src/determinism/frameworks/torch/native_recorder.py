@@ -31,7 +31,6 @@ from determinism.frameworks.torch.tensor_bytes import is_strided
 from determinism.frameworks.wrapping import Undo, wrap
 from determinism.run_spec import RECORDER_VARIABLE, recorder_choice
 from determinism.sites import SiteTable
-from determinism.trace.schema import Meaning
 from determinism.trace.spool import FIRST_OFFSET, ROWS, ROWS_OFFSET, Spool, resolved_digest, row_bytes
 from determinism.trace.writer import ProcessWriter
 from determinism.types import NO_DIGEST, Level
@@ -424,10 +423,6 @@ class NativeRecorder(Recorder):
     def native_value(self, value: Any) -> tuple[int, bytes]:
         """Return layout and digest of a non-tensor value."""
         return self.layouts.value_number, digest_text(value_text(value))
-
-    def native_value_read(self, record: int, producer: int, output: int, value: float) -> None:
-        """Note that an op returned a number to the program."""
-        self.writer.number(Meaning.READ, record, (producer, output), value, self.progress.step)
 
     def native_before(self, op: KnownOp, args: Any, kwargs: Any) -> _Call | None:
         """Look at an op that is about to run; returns what `native_after` needs, None if this failed."""

@@ -317,7 +317,7 @@ void end_native(Context& context, c10::ArrayRef<c10::IValue> outputs) {
   }
   if (role == 1 && PyFloat_CheckExact(value.ptr())) {
     const bool has_edge = !context.edges.empty();
-    owner.attr("native_value_read")(record, has_edge ? context.edges[0].record : -1, has_edge ? context.edges[0].output : 0, value);
+    stream.add_read_number(record, has_edge ? context.edges[0].record : -1, value, recorder.step(), has_edge ? context.edges[0].output : 0);
   }
 }
 

@@ -137,6 +137,8 @@ class Recorder {
   template <class Context>
   bool look_at(Context& context, const at::Tensor& tensor, int8_t access);
 
+  int32_t step() const { return place_->step(); }
+
   int32_t stack();
   void place(int8_t& phase, Link& link);
   // `looked` has the inputs; `pending` has the pending digests of the outputs.

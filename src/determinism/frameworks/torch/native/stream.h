@@ -141,6 +141,17 @@ class Stream {
   }
   void unlock() { lock_.attr("release")(); }
 
+  // Notes that an op returned a number to the program, as `ProcessWriter.number` does, unless the step has many already.
+  void add_read_number(int64_t record, int64_t producer, const py::object& value, int32_t step, int32_t output) {
+    if (!pending_numbers_) {
+      pending_numbers_ = python().attr("writer").attr("pending_numbers");
+      const py::module_ kept_values = py::module_::import("determinism.trace.kept_values");
+      most_numbers_ = kept_values.attr("MOST_NUMBERS").cast<size_t>();
+      read_ = kept_values.attr("Meaning").attr("READ");
+    }
+    if (pending_numbers_.size() < most_numbers_) pending_numbers_.append(py::make_tuple(record, producer, value, step, output, read_));
+  }
+
   PyObject* outermost = nullptr;  // The outermost frame of stacks, kept alive by Python's table; null: stacks are not cut.
   Table<PyObject*, int> owners;  // By code object, which Python's table keeps alive.
   ByDigest<int32_t> stacks;
@@ -248,6 +259,9 @@ class Stream {
   py::object pending_type_;
   py::object lock_;  // The lock that the writer holds while it appends.
   std::optional<py::buffer_info> num_held_;  // How often it is held.
+  py::list pending_numbers_{py::reinterpret_steal<py::list>(nullptr)};  // See `NumbersWriter.pending`.
+  size_t most_numbers_ = 0;
+  py::object read_;  // The meaning of numbers that an op returned.
   std::vector<int32_t> numbers_;
   c10::SmallVector<std::pair<py::object, int32_t>, 4> named_;
   int32_t value_layout_ = -1;
