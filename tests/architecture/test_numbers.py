@@ -95,7 +95,7 @@ def limits() -> list[tuple[str, str]]:
         ("report.md", f"Tensors beyond {size(constant('diagnose/confirm.py', 'MOST_BYTES'))}"),
         ("report.md", f"than {constant('comparison/divergence.py', 'MOST_ENTRIES'):,} steps"),
         ("trace-format.md", f"there are {constant('trace/writer.py', '_ROWS_WORTH_A_BATCH'):,} records"),
-        ("trace-format.md", f"At most {constant('trace/kept_values.py', '_MOST_IN_A_STEP')} rows a step"),
+        ("trace-format.md", f"At most {constant('trace/kept_values.py', 'MOST_NUMBERS')} rows a step"),
         ("trace-format.md", f"| JSON document | {size(constant('trace/files.py', 'MOST_DOCUMENT_BYTES'))} |"),
         ("trace-format.md", f"{constant('trace/stream.py', 'MOST_ROWS'):,} records, {size(decoded)} decompressed"),
         ("trace-format.md", f"{size(decoded)} decompressed a batch, and all together {size(decoded)} more than {ratio} times"),

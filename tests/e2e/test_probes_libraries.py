@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import textwrap
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from determinism.diagnose.code_changes import code_fix
-from determinism.diagnose.sources import Source
+from determinism.diagnose.sources import Source, unseeded_generators
 from determinism.run_spec import FixedSource, ProbeRequest
 from tests.e2e.probing import Ended, Stage
 
@@ -261,3 +263,28 @@ def test_only_the_line_that_passes_a_varying_seed_is_reported(tmp_path: Path) ->
     assert [led.site.frame.code for one in sources for led in one.led_by] == ["c = Sampler(random_state=os.getpid())"]
     # The program passes a seed itself, and that value varies.
     assert code_fix(sources[0]) is None
+
+
+@pytest.mark.parametrize(
+    ("program", "unseeded"),
+    [
+        ("import drawing\nprint(drawing.choice(9))\n", ["numpy"]),
+        ("import drawing, numpy\nnumpy.random.seed(1)\nprint(drawing.choice(9))\n", []),
+        ("import drawing\nprint(drawing.pick(range(9)))\n", ["python"]),
+        ("import drawing, random\nrandom.seed(1)\nprint(drawing.pick(range(9)))\n", []),
+        ("import drawing\nprint(drawing.pick(range(9)), drawing.choice(9))\n", ["numpy", "python"]),
+        ("import drawing, numpy.random, random\n", []),
+    ],
+)
+def test_global_generators_that_a_library_draws_from_unseeded_are_noted(
+    program: str, unseeded: list[str], tmp_path: Path
+) -> None:
+    library = (
+        "import random\n\ndef choice(n):\n    import numpy\n    return numpy.random.choice(n)\n\npick = random.choice\n"
+    )
+    stage = Stage(tmp_path, program)
+    packages = stage.folder / "site-packages"
+    packages.mkdir()
+    (packages / "drawing.py").write_text(library, encoding="utf-8")
+    noted = [stage.noted(PYTHONPATH=os.pathsep.join([str(packages), *sys.path])) for _ in range(2)]
+    assert unseeded_generators(*noted) == unseeded

@@ -156,6 +156,23 @@ def test_the_hash_seed_is_tried_with_only_the_first_line_of_a_likely_order() -> 
     assert found.sites == (sites[0], sites[2])
 
 
+@pytest.mark.parametrize(("kind", "comes_first"), [(Kind.DATA, True), (Kind.ARGUMENT, True), (Kind.RNG, False)])
+def test_an_unseeded_global_generator_is_tried_before_what_libraries_and_logs_use(
+    kind: Kind, comes_first: bool
+) -> None:
+    made = Source(
+        "unseeded-generator", SourceSite("/site-packages/library/random.py", 3, 0, 3, 9, "make", "Random()"), "main", "0",
+        "MainThread", (1, 1), True, 0, (0, 0), ("1", "2"), is_in_library=True,
+    )  # fmt: skip
+    clock = replace(made, source="clock", site=replace(made.site, file="/p/train.py"), is_in_library=False)
+    found = divergence("aten::slice.Tensor", kind)
+    tried = [one.intervention for one in hypotheses(found, [made, clock], leftovers=(), unseeded=["numpy"])]
+    others = [one.intervention for one in hypotheses(found, [made, clock], leftovers=())]
+    assert set(tried) == set(others)
+    assert (tried[0] == Intervention.fix("numpy-seed")) == comes_first
+    assert others[0] != Intervention.fix("numpy-seed")
+
+
 def of_thread(thread: str | None) -> Divergence:
     return replace(divergence("aten::normal_", Kind.RNG), thread=thread)
 

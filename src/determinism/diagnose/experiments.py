@@ -340,6 +340,8 @@ class Trial:
     one, and the line of the program that led there."""
     unprobed: Sequence[Unprobed] = ()
     """Modules of the user in which nothing could be noted; for probing runs."""
+    unseeded: Sequence[str] = ()
+    """The global generators that ended in different states, `numpy` or `python`; for probing runs."""
     steps: int | None = None
     """The step after which the runs ended, soon after the first difference; None where they ran as far as plain runs do."""
     others: Sequence[Divergence] = ()

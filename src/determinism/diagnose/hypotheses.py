@@ -89,12 +89,13 @@ _BY_FACTOR = {
 }
 """Sources fixed as a whole, because a fixed value at one line is not what a fix would use. Where threads take turns, no time limit expires."""
 
-_TIMER = "timer"
 _SELDOM_AT_FAULT = ("clock", "process-id", "entropy", "id", "machine-state", "file-time", "program-output")
 """Sources that many programs only log."""
 
 
-def source_hypotheses(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypothesis]:
+def source_hypotheses(
+    divergence: Divergence, sources: Sequence[Source], unseeded: Sequence[str] = ()
+) -> Iterator[Hypothesis]:
     """Yield the outside sources, given in program order, that may explain a divergence, the most telling first."""
     before = [one for one in sources if _may_come_before(one, divergence) and not one.is_in_library]
     telling = [source for source in before if source.source not in _SELDOM_AT_FAULT]
@@ -113,7 +114,9 @@ def source_hypotheses(divergence: Divergence, sources: Sequence[Source]) -> Iter
     if looks:
         of_others.append(_by_clock(looks, sources, divergence))
     of_telling = [_by_source(source, divergence) for source in telling]
-    yield from [*of_telling, *of_others]
+    # Libraries draw from these, too, and they may do so for the program's data.
+    of_libraries = [_by_factor(f"{name}-seed", divergence) for name in unseeded if divergence.kind in _OUTSIDE]
+    yield from [*of_telling, *of_libraries, *of_others]
 
 
 def _by_libraries(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypothesis]:
@@ -126,7 +129,7 @@ def _by_libraries(divergence: Divergence, sources: Sequence[Source]) -> Iterator
 def _may_come_before(source: Source, divergence: Divergence) -> bool:
     """Whether a source was used before the divergence, or may have been: a timer fires at a different time in each run."""
     is_elsewhere = source.recorded_as != divergence.process
-    return is_elsewhere or source.source == _TIMER or source.records_at_first <= divergence.record
+    return is_elsewhere or source.source == "timer" or source.records_at_first <= divergence.record
 
 
 def _by_seeds(of_seeds: Sequence[Source], divergence: Divergence) -> Iterator[Hypothesis]:
@@ -171,8 +174,6 @@ def _by_source(source: Source, divergence: Divergence) -> Hypothesis:
 
 
 _QUEUE = "queue-order"
-_HELD_IN_PART = (_QUEUE,)
-"""Sources that still vary where threads take turns, if processes are behind them."""
 
 _WHERE_SEEN = ("process-schedule", "arrivals", "compile-caches", "kernel-choices", "xla-gpu-ops")
 """Factors that are slow, and tried only where what they affect was seen."""
@@ -200,6 +201,7 @@ def hypotheses(
     environment: Sequence[EnvironmentDifference] = (),
     frameworks: Collection[str] = ("torch",),
     changed_files: Sequence[str] = (),
+    unseeded: Sequence[str] = (),
 ) -> list[Hypothesis]:
     """Return everything that may explain a divergence, the most telling first.
 
@@ -210,6 +212,7 @@ def hypotheses(
         environment: The differences between the environments of the runs.
         frameworks: The frameworks that were recorded.
         changed_files: Files that the runs changed in the working directory, whether or not a later one was seen to read them.
+        unseeded: The global generators, `numpy` or `python`, that ended in different states.
     """
     draws_in_turn = divergence.kind is Kind.RNG and any(source.source == _QUEUE for source in sources)
     if draws_in_turn:
@@ -222,7 +225,7 @@ def hypotheses(
         *_by_threads(divergence),
         *_by_kind(divergence, sources),
         *([_by_factor("thread-schedule", divergence)] if draws_in_turn else ()),
-        *source_hypotheses(divergence, sources),
+        *source_hypotheses(divergence, sources, unseeded),
         *_by_xla(divergence),
         *(_by_schedules(divergence, sources) if is_beside(divergence) else ()),
         *_by_libraries(divergence, sources),
@@ -289,7 +292,8 @@ def open_status(one: Hypothesis, divergence: Divergence, is_tried: Callable[[Int
     elif one.source.source in ANSWERED:
         # No experiment fixes all of it. Different output matters only where the program computes with it.
         return Status.LIKELY if one.source.differs and _is_made_of(divergence, one.source) else None
-    elif one.source.source in _HELD_IN_PART:
+    elif one.source.source == _QUEUE:
+        # It still varies where threads take turns, if processes are behind it.
         is_open = bool(one.source.differs) or divergence.kind is Kind.ORDER
     else:
         is_open = bool(one.source.differs) and not is_tried(one.intervention)
@@ -339,8 +343,7 @@ def _varying(divergence: Divergence) -> str:
 
 
 def _leftover(divergence: Divergence, leftovers: Sequence[Leftover]) -> Iterator[Hypothesis]:
-    others = [one for one in leftovers if one.cache is None]
-    if others:
+    if others := [one for one in leftovers if one.cache is None]:
         sites = _opened(divergence, others)
         yield Hypothesis("leftover-file", Intervention(fresh_copy=True), sites, _leftover_texts(others))
 
@@ -356,8 +359,7 @@ def _by_changed_files(divergence: Divergence, changed_files: Sequence[str]) -> I
 
 def _by_caches(divergence: Divergence, leftovers: Sequence[Leftover]) -> Iterator[Hypothesis]:
     """Yield files of compile caches, which copying a folder does not hide; every second run of a compiled program reads some."""
-    kept = [one for one in leftovers if one.cache is not None]
-    if kept:
+    if kept := [one for one in leftovers if one.cache is not None]:
         owners = " and ".join(dict.fromkeys(str(one.cache) for one in kept))
         place = f"{'It is' if len(kept) == 1 else 'They are'} in the compile cache of {owners}."
         evidence = (*_leftover_texts(kept), place)
@@ -383,8 +385,7 @@ def _opened(divergence: Divergence, leftovers: Sequence[Leftover]) -> tuple[Fram
 
 def _by_choices(divergence: Divergence, environment: Sequence[EnvironmentDifference]) -> Iterator[Hypothesis]:
     """Yield the hypothesis that the runs chose different kernels for the same work, as they noted themselves."""
-    chosen = [one for one in environment if one[0].startswith(CHOICE_OF_KERNEL)]
-    if chosen:
+    if chosen := [one for one in environment if one[0].startswith(CHOICE_OF_KERNEL)]:
         evidence = [
             f"For {name.removeprefix(CHOICE_OF_KERNEL)} one run chose {first}, the other {second}."
             for name, first, second in chosen[:_MOST_LEFTOVERS]

@@ -213,6 +213,7 @@ class Investigation:
             environment=environment,
             frameworks=self.frameworks,
             changed_files=self.changed_files if not self._found else (),
+            unseeded=probed.unseeded,
         )
         candidates = [hypothesis for hypothesis in candidates if self._held.also(hypothesis.intervention) != self._held]
         # What lint names may just as well be the second cause; likely causes apply only to the first divergence.

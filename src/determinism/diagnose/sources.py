@@ -49,11 +49,20 @@ class ProcessNotes:
 
     series: dict[Place, Series] = field(default_factory=dict)
     unprobed: list[Unprobed] = field(default_factory=list)
+    drawn: dict[str, str] = field(default_factory=dict)
+    """The states in which it left the global generators of Python and NumPy, as far as it changed them; as digests."""
 
 
 def unprobed_modules(folder: Path) -> list[Unprobed]:
     """Return the user's modules in which nothing could be noted."""
     return list(dict.fromkeys(one for key in sorted(process_keys(folder)) for one in read_notes(folder, key).unprobed))
+
+
+def unseeded_generators(first: Path, second: Path) -> list[str]:
+    """Return which global generators, `numpy` or `python`, processes drew from and left in another state in each of two runs."""
+    keys = sorted(process_keys(first) & process_keys(second))
+    drawn = [(read_notes(first, key).drawn, read_notes(second, key).drawn) for key in keys]
+    return sorted({name for one, other in drawn for name in one.keys() & other.keys() if one[name] != other[name]})
 
 
 def process_keys(folder: Path) -> set[str]:
@@ -72,6 +81,8 @@ def read_notes(folder: Path, key: str) -> ProcessNotes:
     for document in _documents(folder / f"{key}{NOTES_SUFFIX}"):
         if "unprobed" in document:
             result.unprobed.append(Unprobed(document["unprobed"], document["module"], document["reason"]))
+        elif "drawn" in document:
+            result.drawn = document["drawn"]
         elif "source" in document:
             thread = MAIN_THREAD if document["thread"] == MAIN_THREAD else ""
             place = (document["source"], document["file"], document["line"], document["column"], thread)

@@ -7,7 +7,7 @@ import atexit
 import builtins
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from determinism.probes.notes import Notes
 from determinism.probes.origins import Origins
 from determinism.probes.runtime import Probes, Probing, SourceTable
 from determinism.probes.sources import clock, completion, randomness, surroundings
+from determinism.rng import state_digests
 from determinism.run_spec import RunSpec
 from determinism.source_files import is_console_script, set_copy
 
@@ -97,7 +98,10 @@ def start() -> None:
     if probing.notes is not None:
         _notes.append(probing.notes)
         probing.notes.claim()
-        _endings.append(partial(ending_as_before, partial(_finish, probing.notes, loading)))
+        at_first = state_digests()
+        # NumPy makes its generator when it is first used.
+        after_import("numpy.random", lambda _: at_first.update({**state_digests(), **at_first}), _ignore)
+        _endings.append(partial(ending_as_before, partial(_finish, probing.notes, loading, at_first)))
         atexit.register(_endings[-1])
 
 
@@ -117,9 +121,10 @@ def finish() -> None:
         end()
 
 
-def _finish(notes: Notes, loading: Loading) -> None:
+def _finish(notes: Notes, loading: Loading, at_first: Mapping[str, bytes]) -> None:
     try:
         loading.note_unprobed()
+        notes.drawn({name: now.hex() for name, now in state_digests().items() if now != at_first.get(name)})
     finally:
         notes.close()
 

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,15 @@ class Notes:
         try:
             with self._lock:
                 self._write({"unprobed": file, "module": module, "reason": reason})
+        except Exception:
+            return
+
+    def drawn(self, generators: Mapping[str, str]) -> None:
+        """Note the states of the global generators that the process drew from or seeded, as digests."""
+        try:
+            with self._lock:
+                if generators:
+                    self._write({"drawn": dict(generators)})
         except Exception:
             return
 
