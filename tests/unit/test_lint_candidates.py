@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from determinism.diagnose.experiments import Hypothesis, Intervention
-from determinism.diagnose.sources import Source, SourceSite
+from determinism.diagnose.sources import LIBRARY_SEED, LedBy, Source, SourceSite
 from determinism.lint import run
 from determinism.lint.run import LintedCandidates, predicted_findings
 from determinism.trace.opening import open_trace
@@ -75,6 +75,17 @@ def test_library_lines_and_factors_without_a_line_are_not_considered(file: Path)
     says = linted(file)
     assert not says(used(file, 5, "hash-order", is_in_library=True))
     assert not says(Hypothesis("hash-order", Intervention.fix("hash-seed"), (Frame(str(file), 5, "f", ""),)))
+
+
+def test_what_a_library_does_is_considered_at_the_line_that_led_there(file: Path) -> None:
+    file.write_text(
+        TEXT + "import gymnasium\nenvironment = gymnasium.make('CartPole-v1')\nenvironment.reset()\n", encoding="utf-8"
+    )
+    library = used(file.parent / "site-packages" / "gymnasium.py", 1, LIBRARY_SEED, is_in_library=True)
+    assert library.source is not None
+    for line, is_named in ((10, False), (11, True)):
+        led = LedBy(SourceSite(str(file), line, 0, line, 9, "main", "code()"), "seed")
+        assert linted(file)(replace(library, source=replace(library.source, led_by=(led,)))) == is_named
 
 
 def test_a_missing_seed_found_by_lint_is_likely_at_any_line(file: Path) -> None:

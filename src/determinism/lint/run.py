@@ -27,6 +27,7 @@ from determinism.diagnose.experiments import SEEDED_LIBRARIES, Hypothesis
 from determinism.diagnose.hypotheses import recorded_lines
 from determinism.diagnose.parsed_module import Module
 from determinism.diagnose.program_flow import Program
+from determinism.diagnose.sources import LIBRARY_SEED
 from determinism.errors import UsageError
 from determinism.lint import frameworks, memory, order, outside, seeding
 from determinism.lint.findings import Finding, Severity, Text, rules
@@ -404,7 +405,7 @@ _MOST_FILES = 8
 _MOST_LINES = 20_000
 """In all of these files together: two seconds on a slow machine."""
 _BY_HASHES = ("hash-order", "hash-value")
-_SAME = ({"hash-order", "address-order"},)
+_SAME = ({"hash-order", "address-order"}, {LIBRARY_SEED, "generator-unseeded"})
 """Causes that only an experiment can distinguish."""
 
 
@@ -450,12 +451,16 @@ class LintedCandidates:
             # A missing seed belongs to no line: the draw may be deep in a library, or on a line before the divergence.
             files = dict.fromkeys(frame.file for frame in self._divergence.stack)
             return any(hypothesis.cause in rules for file in files for rules in self._rules_in(file).values())
-        if source is None or source.is_in_library:
+        if source is None:
             return False
         names = next((names for names in _SAME if hypothesis.cause in names), {hypothesis.cause})
-        by_line = self._rules_in(source.site.file)
-        lines = range(source.site.line, max(source.site.end_line, source.site.line) + 1)
-        return any(by_line.get(line, set()) & names for line in lines)
+        # What a library does is named where the program calls it.
+        sites = [led.site for led in source.led_by] if source.is_in_library else [source.site]
+        return any(
+            self._rules_in(site.file).get(line, set()) & names
+            for site in sites
+            for line in range(site.line, max(site.end_line, site.line) + 1)
+        )
 
     @cached_property
     def _recorded(self) -> dict[str, set[tuple[int, str]]]:
