@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from determinism.diagnose.code_changes import code_fix
-from determinism.diagnose.experiments import Hypothesis, Intervention
+from determinism.diagnose.experiments import Hypothesis, Intervention, Trial
 from determinism.diagnose.fixes import fixes_for, seeded_again
 from determinism.diagnose.sources import LedBy, Source, SourceSite
 from determinism.run_spec import FixedSource
+from determinism.types import Verdict
 
 CALL = "env.reset()"
 
@@ -109,9 +110,61 @@ def test_a_seed_that_a_call_would_only_pass_on_is_not_guessed_beside_one_that_is
     assert change is not None and change.code == "env = make('x', seed=0)"
 
 
+def drawn_from(folder: Path, text: str) -> Source:
+    """The same, if the object that the call draws from has a method that seeds it."""
+    source = led_to_by(folder, text)
+    return replace(source, led_by=(replace(source.led_by[0], argument=None, is_declared=False, method="seed"),))
+
+
+@pytest.mark.parametrize(
+    ("text", "seeded"),
+    [
+        (f"env = make()\nstate = {CALL}\n", "env = make()\nenv.seed(0)\nstate = env.reset()\n"),
+        (
+            f"env = make()  # one\nfor _ in x:\n    {CALL}\n",
+            "env = make()  # one\nenv.seed(0)\nfor _ in x:\n    env.reset()\n",
+        ),
+        (f"env = a()\nenv = b(env)\n{CALL}", "env = a()\nenv = b(env)\nenv.seed(0)\nenv.reset()"),
+        (
+            f"def main():\n    env = make(\n        1)\n    if env:\n        {CALL}\n",
+            "def main():\n    env = make(\n        1)\n    env.seed(0)\n    if env:\n        env.reset()\n",
+        ),
+        (
+            f"for i in range(3):\n    env = make()\n    {CALL}\n",
+            "for i in range(3):\n    env = make()\n    env.seed(i)\n    env.reset()\n",
+        ),
+        (f"if x:\n    env = make()\nelse:\n    env = other()\n{CALL}\n", None),
+        (f"env = make()\nif x:\n    env = other()\n{CALL}\n", None),
+        (f"env = make(); other = 1\n{CALL}\n", None),
+        (f"def draw(env):\n    return {CALL}\n", None),
+        (f"env = make()\ndef draw():\n    return {CALL}\n", None),
+        (f"with make() as env:\n    {CALL}\n", None),
+    ],
+)
+def test_an_object_is_seeded_after_the_line_that_makes_it_if_that_is_certain(
+    tmp_path: Path, text: str, seeded: str | None
+) -> None:
+    change = code_fix(drawn_from(tmp_path, text))
+    if seeded is None:
+        assert change is None
+        return
+    assert change is not None
+    (lines,) = change.changes
+    assert text.replace(lines.before, lines.after, 1) == seeded
+
+
+def test_the_fix_of_an_object_names_the_line_that_makes_it(tmp_path: Path) -> None:
+    source = drawn_from(tmp_path, f"env = make()\nfor _ in range(9):\n    {CALL}\n")
+    held = FixedSource(source.site.file, source.site.line, source.source)
+    cause = Hypothesis("outside-entropy", Intervention(sources=frozenset({held})), (), source=source)
+    trial = Trial(cause.intervention, 2, Verdict.SAME, None)
+    [fix] = fixes_for([cause], trial, trial, None)
+    assert (fix.title, fix.code) == ("Give the library a seed, at train.py:1", "env = make()\nenv.seed(0)")
+    assert fix.patch is not None and "+env.seed(0)" in fix.patch
+
+
 def test_what_only_its_method_seeds_gets_a_sentence_instead_of_a_changed_line(tmp_path: Path) -> None:
-    source = led_to_by(tmp_path, f"state = {CALL}\n")
-    source = replace(source, led_by=(replace(source.led_by[0], argument=None, is_declared=False, method="seed"),))
+    source = drawn_from(tmp_path, f"state = {CALL}\n")
     held = FixedSource(source.site.file, source.site.line, source.source)
     cause = Hypothesis("outside-entropy", Intervention(sources=frozenset({held})), (), source=source)
 

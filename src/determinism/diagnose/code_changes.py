@@ -22,7 +22,7 @@ from determinism.diagnose.parsed_module import (
     parameters,
 )
 from determinism.diagnose.program_flow import MADE_SEEDS, Program
-from determinism.diagnose.sources import Source, SourceSite
+from determinism.diagnose.sources import LedBy, Source, SourceSite
 from determinism.probes.runtime import Elements
 from determinism.run_spec import CodeChange, FixedSource
 
@@ -523,6 +523,8 @@ def seeded_calls(module: Module, source: Source) -> Change:
     Raises:
         Unfixable: None of them is known to take a seed, or one already passes a value.
     """
+    if source.led_by[0].method is not None:
+        return list(dict.fromkeys(_seeded_object(module, source, led) for led in source.led_by)), ()
     edits, imports = [], []
     # A parameter that a call would only pass on may be unknown there: it is a guess, needed only if no function declares one.
     declared = [led for led in source.led_by if led.is_declared and led.argument is not None]
@@ -544,6 +546,33 @@ def seeded_calls(module: Module, source: Source) -> Change:
     if not edits:
         raise Unfixable
     return edits, tuple(dict.fromkeys(imports))
+
+
+def _seeded_object(module: Module, source: Source, led: LedBy) -> Edit:
+    """Seed the object that a line draws from, on a line of its own after the one that makes it.
+
+    Raises:
+        Unfixable: That line is not known for certain: it must be the last to assign the object's name, and always run before the draw.
+    """
+    call = module.at(led.site.place) if led.method is not None and led.site.file == module.file else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or not module.dotted(call.func):
+        raise Unfixable
+    drawn_from = call.func.value
+    name = next(node.id for node in ast.walk(drawn_from) if isinstance(node, ast.Name))
+    made = [module.statement_of(value) for value in module.given(module.scope_of(call), name)]
+    last = max((one for one in made if one.lineno < call.lineno), key=lambda one: one.lineno, default=None)
+    if not isinstance(last, ast.Assign) or module.parents[last] not in module.outwards(call):
+        raise Unfixable
+    begin, end = module.start(last), module.end(last)
+    line_begin = module.source.rfind(b"\n", 0, begin) + 1
+    line_end = module.source.find(b"\n", end)
+    indent, rest = module.source[line_begin:begin].decode(), module.source[end:line_end].strip()
+    if indent.strip() or (rest and not rest.startswith(b"#")):
+        # Other statements are on the line.
+        raise Unfixable
+    value, _ = _value("seed", source, module.loops_of(last))
+    at = end + len(module.source[end:line_end].rstrip())
+    return Edit(at, at, f"\n{indent}{module.text_of(drawn_from)}.{led.method}({value})")
 
 
 def _value(argument: str, source: Source, loops: Sequence[Loop]) -> tuple[str, str]:

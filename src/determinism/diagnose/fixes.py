@@ -172,9 +172,10 @@ def _fix_of_source(
         return Fix(hypothesis.cause, f"{entry.remedy}, {place}", side_effect=entry.side_effect)
     if held.source in MADE_SEEDS:
         entry = causes()["seed-varies"]
-    is_elsewhere = not led_by and all(one.line != line for one in change.changes)
+    is_of_object = bool(led_by) and led_by[0].method is not None
+    is_elsewhere = (is_of_object or not led_by) and all(one.line != line for one in change.changes)
     if is_elsewhere:
-        # What is used here was made on another line, such as a set, or a seed shared by several generators.
+        # What is used here was made on another line, such as a set, an object to seed, or a seed shared by several generators.
         place = f"at {PurePath(file).name}:{change.changes[0].line}"
     if led_by and hypothesis.source is not None:
         warning = seeded_again(hypothesis.source)
