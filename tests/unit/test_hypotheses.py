@@ -173,6 +173,18 @@ def test_an_unseeded_global_generator_is_tried_before_what_libraries_and_logs_us
     assert others[0] != Intervention.fix("numpy-seed")
 
 
+def test_a_source_of_a_library_that_is_known_to_differ_comes_before_one_that_cannot_be_compared() -> None:
+    site = SourceSite("/site-packages/library/random.py", 41, 0, 41, 9, "make", "Random()")
+    unknown = Source(
+        "seed-value", site, "main", "0", "MainThread", (1, 1), None, 0, (0, 0), (None, None), is_in_library=True
+    )
+    differs = replace(unknown, source="unseeded-generator", site=replace(site, line=39), differs=True)
+    tried = [
+        one.source for one in hypotheses(divergence("aten::add.Tensor", Kind.DATA), [unknown, differs], leftovers=())
+    ]
+    assert tried.index(differs) < tried.index(unknown)
+
+
 def of_thread(thread: str | None) -> Divergence:
     return replace(divergence("aten::normal_", Kind.RNG), thread=thread)
 

@@ -120,9 +120,9 @@ def source_hypotheses(
 
 
 def _by_libraries(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypothesis]:
-    """Yield the sources inside libraries; many draw random numbers on import, so those reached from a line of the program come first."""
+    """Yield the sources inside libraries: first those reached from a line of the program, since many draw on import, and that are known to differ."""
     of_libraries = [one for one in sources if _may_come_before(one, divergence) and one.is_in_library]
-    for source in sorted(of_libraries, key=lambda one: not one.led_by):
+    for source in sorted(of_libraries, key=lambda one: (not one.led_by, not one.differs)):
         yield _by_source(source, divergence)
 
 
