@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from determinism.diagnose.sources import differing_sources
-from determinism.run_spec import ProbeRequest, RunSpec
+from determinism.diagnose.sources import differing_sources, places_used
+from determinism.run_spec import FixedSource, ProbeRequest, RunSpec
 from tests.e2e.probing import Stage, documents
 
 WORDS = "words = {w for w in ['ant', 'bee', 'cat', 'dog', 'eel', 'fox', 'gnu', 'hen']}\n"
@@ -208,3 +208,23 @@ def test_sites_of_a_copy_are_those_of_the_original(tmp_path: Path) -> None:
     stage.run(RunSpec(probes=ProbeRequest(notes=notes), copied=(str(stage.folder), "/home/ada/project")))
 
     assert [one["file"] for one in documents(notes) if "digest" in one] == ["/home/ada/project/main.py"]
+
+
+@pytest.mark.parametrize(("is_wanted", "clock_lines"), [(True, {4}), (False, set())])
+def test_the_lines_that_a_run_used_are_known_even_if_their_values_are_equal(
+    is_wanted: bool, clock_lines: set[int], tmp_path: Path
+) -> None:
+    text = f"""\
+import os, time
+def stamp(is_wanted):
+    return (
+        time.time()
+        if is_wanted else 0)
+own = bytes(
+    os.getpid() % 1)
+stamp({is_wanted})
+"""
+    stage = Stage(tmp_path, text)
+    used = places_used(stage.noted())
+    assert {one.line for one in used if one.source == "clock"} == clock_lines
+    assert FixedSource(stage.main, 7, "process-id") in used

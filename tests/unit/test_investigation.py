@@ -87,10 +87,12 @@ class Pretended:
         return left
 
     probes_are_short: bool = False
+    unprobed: Sequence[Unprobed] = ()
 
     def probe(self, intervention: Intervention) -> Trial:
         trial = self.compare(intervention, runs=2, may_be_short=self.probes_are_short)
-        return replace(trial, runs=2, step_seconds=1.0, sources=self.sources)
+        noted = frozenset(FixedSource(one.site.file, one.site.line, one.source) for one in self.sources)
+        return replace(trial, runs=2, step_seconds=1.0, sources=self.sources, used=noted, unprobed=self.unprobed)
 
 
 def investigated(program: Pretended, *, environment: Sequence[tuple[str, str, str]] = (), **options: Any) -> Comparison:
@@ -1198,6 +1200,24 @@ def test_a_likely_cause_is_not_named_again_as_possible() -> None:
     assert found(investigated(program, likely=[likely])) == [("listing-order", "likely")]
 
 
+@pytest.mark.parametrize(
+    ("used_lines", "unprobed", "stays"),
+    [
+        ((CLOCK.line, 80), (), True),
+        ((80,), (), False),
+        ((), (), False),
+        ((), (Unprobed(CLOCK.file, "data", "it could not be parsed"),), True),
+    ],
+)
+def test_a_likely_cause_at_a_line_that_was_never_reached_is_dropped(
+    used_lines: Sequence[int], unprobed: Sequence[Unprobed], stays: bool
+) -> None:
+    likely = Hypothesis("clock", Intervention(sources=frozenset({CLOCK})), (used(CLOCK).site.frame,))
+    equal = [used(replace(CLOCK, line=line), differs=False) for line in used_lines]
+    program = Pretended([(divergence(), ["nothing that can be fixed"])], equal, runs_left=2, unprobed=unprobed)
+    assert (("clock", "likely") in found(investigated(program, likely=[likely]))) == stays
+
+
 def test_without_time_the_likely_cause_stays_and_untried_factors_are_listed() -> None:
     program = Pretended([(divergence(kind=Kind.RNG), ["torch-seed"])], runs_left=1)
     comparison = investigated(program, likely=[missing_seed()], command="determinism check --budget 120 -- python x.py")
@@ -1211,7 +1231,7 @@ def test_causes_the_code_suggests_come_before_those_that_equal_runs_may_show_by_
     together = ["hash-seed", "torch-seed", "python-seed", "numpy-seed"]
     program = Pretended([(divergence(kind=Kind.ARGUMENT), together)])
     site = Frame("/p/train.py", 11, "main", "for one in some_set:")
-    likely = Hypothesis("address-order", Intervention(sources=frozenset({LISTING})), (site,))
+    likely = Hypothesis("address-order", Intervention(sources=frozenset({FixedSource(*site[:2], "id")})), (site,))
     named = found(investigated(program, likely=[likely]))
     assert named[0] == ("address-order", "likely")
     assert {status for _, status in named} == {"likely"}

@@ -317,6 +317,10 @@ _DOUBT_OF_RACES = 0.02
 MOST_RUNS = 6
 
 
+_ALWAYS_NOTED = frozenset({"clock", "entropy", "process-id"})
+"""Sources of which every use by the program's own code is noted; an order counts only where it is not sorted."""
+
+
 @dataclass(frozen=True)
 class Trial:
     """The result of runs under one intervention."""
@@ -340,6 +344,8 @@ class Trial:
     one, and the line of the program that led there."""
     unprobed: Sequence[Unprobed] = ()
     """Modules of the user in which nothing could be noted; for probing runs."""
+    used: frozenset[FixedSource] = frozenset()
+    """The sources that were used at all, with their lines; for probing runs."""
     unseeded: Sequence[str] = ()
     """The global generators that ended in different states, `numpy` or `python`; for probing runs."""
     steps: int | None = None
@@ -353,6 +359,13 @@ class Trial:
     def is_equal(self) -> bool:
         """Whether all runs were bit-identical."""
         return self.verdict is Verdict.SAME
+
+    def never_used(self, hypothesis: Hypothesis) -> bool:
+        """Whether probing runs that differed used none of a hypothesis's sources: what the text shows was not reached."""
+        sources = hypothesis.intervention.sources
+        unseen = {one.file for one in self.unprobed}
+        are_noted = all(one.source in _ALWAYS_NOTED and one.file not in unseen for one in sources)
+        return bool(sources) and are_noted and self.divergence is not None and sources.isdisjoint(self.used)
 
     def shows(self, divergence: Divergence) -> bool:
         """Whether a divergence recurs, as the first or in another process or stream: which comes first may depend on timing."""

@@ -201,6 +201,8 @@ class Investigation:
         if cheapest := self._confirmed_at_once(divergence):
             return self._next(cheapest)
         probed = self._probe(divergence)
+        if not self._found:
+            self.likely = self._likely_now = [one for one in self.likely if not probed.never_used(one)]
         leftovers = self.comparison.leftovers if not self._found else []
         environment = self.comparison.environment if not self._found else []
         if probed.is_equal and self._has_other_surroundings and not self._found:
@@ -615,13 +617,9 @@ class Investigation:
         A generator may have been seeded, only too late. And an order or a hash depends on strings, which a fixed salt makes
         equal, or on addresses, which it does not.
         """
-        if (
-            hypothesis.cause == CLOCK
-            and self.can_try_fixes
-            and self._probed is not None
-            and self._trial(removed).is_equal
-        ):
-            return self._deciding(hypothesis, removed, self._probed.sources)
+        probed = self._probed if self.can_try_fixes else None
+        if hypothesis.cause == CLOCK and probed is not None and self._trial(removed).is_equal:
+            return self._deciding(hypothesis, removed, probed.sources)
         if hypothesis.cause == "outside-entropy" and hypothesis.source is None:
             return entropy_named(hypothesis, self._trial(removed).entropy)
         seeded_later = self._seeded_later(hypothesis, divergence)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
 
-from determinism.run_spec import FIRST_NOTED, NOTES_SUFFIX
+from determinism.run_spec import FIRST_NOTED, NOTES_SUFFIX, FixedSource
 from determinism.trace.schema import Frame, family
 
 # Reads what the processes of one run noted about the sources that they used.
@@ -255,6 +255,12 @@ def differing_sources(first: Path, second: Path) -> list[Source]:
 def _apart(values: Sequence[str | None]) -> int:
     """Return how many processes had their own values, given each one's first; unknown values count as different."""
     return len(values) if None in values else len(set(values))
+
+
+def places_used(folder: Path) -> frozenset[FixedSource]:
+    """Return which sources a run used, and at which lines, whether or not their values differ."""
+    places = (place for key in process_keys(folder) for place in read_notes(folder, key).series)
+    return frozenset(FixedSource(file, line, source) for source, file, line, *_ in places)
 
 
 def seeding_calls(folder: Path, library: str) -> list[tuple[SourceSite, int]]:

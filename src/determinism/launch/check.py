@@ -31,7 +31,13 @@ from determinism.diagnose.experiments import (
 )
 from determinism.diagnose.hypotheses import likely_hypotheses
 from determinism.diagnose.investigation import Investigation, likely_causes_left
-from determinism.diagnose.sources import differing_sources, seeding_calls, unprobed_modules, unseeded_generators
+from determinism.diagnose.sources import (
+    differing_sources,
+    places_used,
+    seeding_calls,
+    unprobed_modules,
+    unseeded_generators,
+)
 from determinism.environment import fixes_hashes
 from determinism.errors import DeterminismError, LaunchError, UsageError, exit_phrase
 from determinism.factors.catalog import Action, obstacle, perturbed_variables
@@ -272,8 +278,14 @@ class LaunchedExperiments(ExperimentRunner):
         try:
             seedings = {library: seeding_calls(folders[0], library) for library in SEEDED_LIBRARIES}
             sources = differing_sources(folders[0], folders[-1])
-            unseeded, unprobed = unseeded_generators(folders[0], folders[-1]), unprobed_modules(folders[0])
-            return replace(trial, sources=sources, seedings=seedings, unprobed=unprobed, unseeded=unseeded)
+            return replace(
+                trial,
+                sources=sources,
+                seedings=seedings,
+                unprobed=unprobed_modules(folders[0]),
+                unseeded=unseeded_generators(folders[0], folders[-1]),
+                used=places_used(folders[0]) | places_used(folders[-1]),
+            )
         finally:
             for folder in folders:
                 shutil.rmtree(folder, ignore_errors=True)
