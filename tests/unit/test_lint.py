@@ -582,6 +582,26 @@ def test_an_unseeded_generator_that_is_replaced_by_a_seeded_one_may_differ(again
     assert (first.rule, first.line, first.severity.value) == ("generator-unseeded", 5, severity)
 
 
+@pytest.mark.parametrize(
+    ("seed", "severity"),
+    [
+        ("seed = int(time.time())", "differs"),
+        ("if __name__ == '__main__':\n    seed = int(time.time())", "differs"),
+        ("seed = given if given is not None else int(time.time())", "may differ"),
+        ("seed = given or int(time.time())", "may differ"),
+        ("seed = int(time.time()) or given", "differs"),
+        ("seed = 1 if time.time() % 2 else 2", "differs"),
+        ("if given is None:\n    given = int(time.time())\nseed = given", "may differ"),
+        ("if given is None:\n    pass\nelse:\n    given = int(time.time())\nseed = given", "may differ"),
+    ],
+)
+def test_a_seed_from_the_clock_only_where_the_user_gives_none_may_differ(seed: str, severity: str) -> None:
+    text = f"import time, random\ngiven = read()\n{seed}\nrandom.seed(seed)\nprint(random.random())\n"
+    (found,) = lint_text(Source("program.py", text), None)
+    assert (found.rule, found.severity.value) == ("seed-varies", severity)
+    assert found.message.endswith("if the condition there holds.") == (severity == "may differ")
+
+
 def test_a_suppression_hides_its_rule_and_an_unused_one_is_reported() -> None:
     line = "names = list({'a', 'b'})[0]"
     assert rules_in(line) == ["hash-order"]

@@ -5,11 +5,21 @@ seed, a JAX key that is used again, and loader workers that all draw the same.
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from determinism.diagnose.experiments import SEEDED_LIBRARIES
-from determinism.diagnose.parsed_module import Function, Module, given_to, is_none, last_part, parameters, within
+from determinism.diagnose.parsed_module import (
+    Function,
+    Module,
+    given_to,
+    is_none,
+    last_part,
+    parameters,
+    place_of,
+    within,
+)
 from determinism.diagnose.program_flow import GENERATORS, SEEDS, Found
 from determinism.lint.execution import (
     CUDA_SEEDS,
@@ -292,9 +302,29 @@ def of_values(text: Text) -> Iterator[Finding]:
                 is_default = last_part(node.func) == "add_argument"
                 subject = "The default seed" if is_default else "The seed"
                 message = f"{subject} comes from a value that differs in each run ({origin.source}, at {what})."
-                yield text.finding(
-                    "seed-varies", Severity.MAY_DIFFER if is_default else Severity.DIFFERS, message, node
-                )
+                if is_alternative := not is_default and _is_alternative(text, origin):
+                    message = f"{message[:-1]}, if the condition there holds."
+                severity = Severity.MAY_DIFFER if is_default or is_alternative else Severity.DIFFERS
+                yield text.finding("seed-varies", severity, message, node)
+
+
+def _is_alternative(text: Text, origin: Found) -> bool:
+    """Whether a value is used only under a condition, such as that the user gave no seed: `seed or time.time()`."""
+    module = text.module if origin.file == text.module.file else Module.read(origin.file)
+    places = {place_of(call) for _, call in origin.beside}
+    calls = () if module is None else (one for one in module.nodes if isinstance(one, ast.Call))
+    used = next((one for one in calls if place_of(one) in places), None)
+    if module is None or used is None:
+        return False
+    for inner, outer in itertools.pairwise(module.outwards(used)):
+        if isinstance(outer, Function | ast.Lambda):
+            return False
+        if isinstance(outer, ast.BoolOp) and inner is not outer.values[0]:
+            return True
+        if isinstance(outer, ast.If | ast.IfExp) and inner is not outer.test:
+            if "__main__" not in ast.unparse(outer.test):
+                return True
+    return False
 
 
 _ENVIRONMENTS = frozenset({"gym", "gymnasium"})
