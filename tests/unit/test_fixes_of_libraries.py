@@ -109,14 +109,18 @@ def test_a_seed_that_a_call_would_only_pass_on_is_not_guessed_beside_one_that_is
     assert change is not None and change.code == "env = make('x', seed=0)"
 
 
-def test_what_only_its_method_seeds_gets_a_sentence_instead_of_a_changed_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("is_made", "which"), [(False, "that draws"), (True, "made")])
+def test_what_only_its_method_seeds_gets_a_sentence_instead_of_a_changed_line(
+    is_made: bool, which: str, tmp_path: Path
+) -> None:
     source = led_to_by(tmp_path, f"state = {CALL}\n")
-    source = replace(source, led_by=(replace(source.led_by[0], argument=None, is_declared=False, method="seed"),))
+    led = replace(source.led_by[0], argument=None, is_declared=False, method="seed", is_made=is_made)
+    source = replace(source, led_by=(led,))
     held = FixedSource(source.site.file, source.site.line, source.source)
     cause = Hypothesis("outside-entropy", Intervention(sources=frozenset({held})), (), source=source)
 
     [fix] = fixes_for([cause], None, None, None)
     assert (fix.code, fix.patch, fix.verified) == (None, None, False)
     assert fix.title == (
-        "Give the library a seed with the method seed() of the object that draws at train.py:1, once before it draws"
+        f"Give the library a seed with the method seed() of the object {which} at train.py:1, once before it draws"
     )
