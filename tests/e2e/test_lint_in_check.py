@@ -55,7 +55,7 @@ def test_a_line_that_lint_names_but_changes_no_tensor_is_mentioned_for_equal_run
     )
     assert "no tensor differs, but run 1 printed:" in ended.text
     program.write_text(text.format(shown=" > 0"))
-    said = "changed no tensor. What the program computes without tensors is not compared."
+    said = "changed no tensor. Perhaps it did not run; what the program computes without tensors is not compared."
     ended = run(tmp_path, "check", sys.executable, "train.py")
     assert ended.status == 0 and f"train.py:3 {said}" in ended.text, ended.text
     ended = run(tmp_path, "check", sys.executable, "clean.py")

@@ -122,6 +122,19 @@ class Spacious:
     def __init__(self, **kw):
         self.space = Space()
 
+class Simulation:
+    def __init__(self, **options):
+        self._inside = Environment()
+
+    def set_seed(self, seed):
+        self._inside.reset(seed=seed)
+
+    def play(self):
+        return self._inside.reset()
+
+def collected(simulation):
+    return simulation.play()
+
 def made(name, **kw):
     return Wrapped(Environment(**kw))
 
@@ -228,6 +241,16 @@ def test_what_only_its_method_seeds_is_named_where_it_is_drawn_from(tmp_path: Pa
 
     assert [(led.site.frame.code, led.method) for led in source.led_by] == [("print(e.space.sample())", "seed")]
     assert code_fix(source) is None
+
+
+def test_what_a_method_of_the_made_object_seeds_is_named_where_it_is_made_with_that_method(tmp_path: Path) -> None:
+    stage, path = staged(tmp_path, "s = Simulation()\nprint(collected(s))\n")
+    (source,) = stage.differing(PYTHONPATH=path)
+
+    (led,) = source.led_by
+    assert (led.site.frame.code, led.is_declared, led.method, led.is_made) == (
+        "s = Simulation()", False, "set_seed", True
+    )  # fmt: skip
 
 
 def test_a_seeded_library_is_not_a_source(tmp_path: Path) -> None:

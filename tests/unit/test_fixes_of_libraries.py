@@ -110,10 +110,11 @@ def test_a_seed_that_a_call_would_only_pass_on_is_not_guessed_beside_one_that_is
     assert change is not None and change.code == "env = make('x', seed=0)"
 
 
-def drawn_from(folder: Path, text: str) -> Source:
-    """The same, if the object that the call draws from has a method that seeds it."""
+def drawn_from(folder: Path, text: str, *, is_made: bool = False) -> Source:
+    """The same, if the object that the call draws from, or makes, has a method that seeds it."""
     source = led_to_by(folder, text)
-    return replace(source, led_by=(replace(source.led_by[0], argument=None, is_declared=False, method="seed"),))
+    led = replace(source.led_by[0], argument=None, is_declared=False, method="seed", is_made=is_made)
+    return replace(source, led_by=(led,))
 
 
 @pytest.mark.parametrize(
@@ -153,6 +154,23 @@ def test_an_object_is_seeded_after_the_line_that_makes_it_if_that_is_certain(
     assert text.replace(lines.before, lines.after, 1) == seeded
 
 
+@pytest.mark.parametrize(
+    ("text", "seeded"),
+    [
+        (f"env = {CALL}\nprint(env)\n", f"env = {CALL}\nenv.seed(0)\nprint(env)\n"),
+        (f"self.env = {CALL}\n", f"self.env = {CALL}\nself.env.seed(0)\n"),
+        (f"env = wrapped({CALL})\n", None),
+        (f"env, other = {CALL}\n", None),
+        (f"for env in {CALL}:\n    pass\n", None),
+    ],
+)
+def test_an_object_is_seeded_after_the_line_that_was_seen_to_make_it(
+    tmp_path: Path, text: str, seeded: str | None
+) -> None:
+    change = code_fix(drawn_from(tmp_path, text, is_made=True))
+    assert (None if change is None else text.replace(change.changes[0].before, change.changes[0].after)) == seeded
+
+
 def test_the_fix_of_an_object_names_the_line_that_makes_it(tmp_path: Path) -> None:
     source = drawn_from(tmp_path, f"env = make()\nfor _ in range(9):\n    {CALL}\n")
     held = FixedSource(source.site.file, source.site.line, source.source)
@@ -163,13 +181,16 @@ def test_the_fix_of_an_object_names_the_line_that_makes_it(tmp_path: Path) -> No
     assert fix.patch is not None and "+env.seed(0)" in fix.patch
 
 
-def test_what_only_its_method_seeds_gets_a_sentence_instead_of_a_changed_line(tmp_path: Path) -> None:
-    source = drawn_from(tmp_path, f"state = {CALL}\n")
+@pytest.mark.parametrize(("is_made", "which"), [(False, "that draws"), (True, "made")])
+def test_what_only_its_method_seeds_gets_a_sentence_instead_of_a_changed_line(
+    is_made: bool, which: str, tmp_path: Path
+) -> None:
+    source = drawn_from(tmp_path, f"state = ({CALL}, 1)\n", is_made=is_made)
     held = FixedSource(source.site.file, source.site.line, source.source)
     cause = Hypothesis("outside-entropy", Intervention(sources=frozenset({held})), (), source=source)
 
     [fix] = fixes_for([cause], None, None, None)
     assert (fix.code, fix.patch, fix.verified) == (None, None, False)
     assert fix.title == (
-        "Give the library a seed with the method seed() of the object that draws at train.py:1, once before it draws"
+        f"Give the library a seed with the method seed() of the object {which} at train.py:1, once before it draws"
     )

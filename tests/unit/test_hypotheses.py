@@ -42,6 +42,11 @@ def test_only_causes_of_the_framework_of_the_program_are_tried(framework: str, t
     assert "seed-missing-python" in found
 
 
+def test_a_library_that_draws_from_numpy_is_likelier_than_a_forked_process_that_draws_anew() -> None:
+    found = causes(divergence("an::op", Kind.DATA), "torch")
+    assert found.index("seed-missing-numpy") < found.index("seed-lost-by-fork")
+
+
 def test_a_pipeline_batch_points_to_its_order_and_then_to_a_race() -> None:
     found = causes(divergence("tf::IteratorGetNext", Kind.DATA), "tensorflow")
     assert found[:2] == ["pipeline-order", "pipeline-race"]

@@ -440,59 +440,6 @@ def test_a_seed_drawn_from_the_generator_that_it_seeds_is_likely(tmp_path: Path)
     assert named(tmp_path, other, Kind.RNG, **draws) == (None, False), "it may come first"
 
 
-LIBRARY = """
-import glob, random
-import numpy as np
-from . import seeds
-
-KEYS = {"a", "b"}
-
-def rows(number):
-    options = {key: 1 for key in KEYS & set("abc")}
-    return sampled(number, options), glob.glob("*")
-
-def sampled(number, options):
-    return random.sample(range(99), number)
-"""
-
-
-@pytest.mark.parametrize(
-    ("ran", "seeds", "cause"),
-    [
-        ("rows", "", None),
-        ("sampled", "", "seed-missing-python"),
-        # The program may have the library seed: no op shows that it did.
-        ("sampled", "import random\n\ndef everything():\n    random.seed(0)\n\neverything\n", None),
-    ],
-)
-def test_in_libraries_only_draws_of_functions_that_ran_are_likely(
-    ran: str, seeds: str, cause: str | None, tmp_path: Path
-) -> None:
-    package = tmp_path / "lib" / "site-packages" / "package"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text(LIBRARY, encoding="utf-8")
-    (package / "seeds.py").write_text(seeds, encoding="utf-8")
-    used = "x = torch.tensor(package.rows(3)[0])"
-    (tmp_path / "train.py").write_text(f"import package\n{used}\n", encoding="utf-8")
-    line = next(number for number, text in enumerate(LIBRARY.splitlines(), 1) if f"def {ran}" in text) + 1
-    frames = (
-        Frame(str(tmp_path / "train.py"), 2, "<module>", used),
-        Frame(str(package / "__init__.py"), line, f"Package.{ran}", LIBRARY.splitlines()[line - 1].strip()),
-    )
-    builder = TraceBuilder(tmp_path / "trace", framework="torch")
-    builder.add("aten::lift_fresh", outputs=["a"], site=(frames[0].file, frames[0].line))
-    trace = open_trace(builder.close())
-    divergence = replace(
-        make_divergence(kind=Kind.DATA, site=frames[0], op="aten::lift_fresh", outputs=()), stack=frames
-    )
-    found = likely_hypotheses(make_different(first_divergence=divergence), [trace])
-    assert [one.cause for one in found] == [cause] * (cause is not None)
-    # The program itself may be installed.
-    installed = replace(divergence, site=frames[1], stack=frames[::-1])
-    (own,) = likely_hypotheses(make_different(first_divergence=installed), [trace])
-    assert own.cause == (cause or "hash-order")
-
-
 @pytest.mark.parametrize(("dtype", "shape"), [("uint32", (2,)), ("int64", (2,)), ("float32", (2,)), ("uint32", (3,))])
 def test_a_seed_that_keras_draws_is_explained_by_pythons_generator(
     dtype: str, shape: tuple[int, ...], tmp_path: Path

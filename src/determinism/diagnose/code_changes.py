@@ -523,9 +523,13 @@ def seeded_calls(module: Module, source: Source) -> Change:
     Raises:
         Unfixable: None of them is known to take a seed, or one already passes a value.
     """
-    if source.led_by[0].method is not None:
-        return list(dict.fromkeys(_seeded_object(module, source, led) for led in source.led_by)), ()
     edits, imports = [], []
+    if source.led_by[0].method is not None:
+        try:
+            return list(dict.fromkeys(_seeded_object(module, source, led) for led in source.led_by)), ()
+        except Unfixable:
+            if not source.led_by[0].is_made:
+                raise
     # A parameter that a call would only pass on may be unknown there: it is a guess, needed only if no function declares one.
     declared = [led for led in source.led_by if led.is_declared and led.argument is not None]
     for led in declared or source.led_by:
@@ -552,17 +556,12 @@ def _seeded_object(module: Module, source: Source, led: LedBy) -> Edit:
     """Seed the object that a line draws from, on a line of its own after the one that makes it.
 
     Raises:
-        Unfixable: That line is not known for certain: it must be the last to assign the object's name, and always run before the draw.
+        Unfixable: That line is not known for certain.
     """
     call = module.at(led.site.place) if led.method is not None and led.site.file == module.file else None
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or not module.dotted(call.func):
+    if not isinstance(call, ast.Call):
         raise Unfixable
-    drawn_from = call.func.value
-    name = next(node.id for node in ast.walk(drawn_from) if isinstance(node, ast.Name))
-    made = [module.statement_of(value) for value in module.given(module.scope_of(call), name)]
-    last = max((one for one in made if one.lineno < call.lineno), key=lambda one: one.lineno, default=None)
-    if not isinstance(last, ast.Assign) or module.parents[last] not in module.outwards(call):
-        raise Unfixable
+    holder, last = _made_there(module, call) if led.is_made else _made_before(module, call)
     begin, end = module.start(last), module.end(last)
     line_begin = module.source.rfind(b"\n", 0, begin) + 1
     line_end = module.source.find(b"\n", end)
@@ -572,7 +571,28 @@ def _seeded_object(module: Module, source: Source, led: LedBy) -> Edit:
         raise Unfixable
     value, _ = _value("seed", source, module.loops_of(last))
     at = end + len(module.source[end:line_end].rstrip())
-    return Edit(at, at, f"\n{indent}{module.text_of(drawn_from)}.{led.method}({value})")
+    return Edit(at, at, f"\n{indent}{module.text_of(holder)}.{led.method}({value})")
+
+
+def _made_there(module: Module, call: ast.Call) -> tuple[ast.expr, ast.Assign]:
+    """Return what a call is assigned to, and that statement."""
+    statement = module.parents[call]
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1 or not module.dotted(statement.targets[0]):
+        raise Unfixable
+    return statement.targets[0], statement
+
+
+def _made_before(module: Module, call: ast.Call) -> tuple[ast.expr, ast.Assign]:
+    """Return the object whose method is called, and the last assignment to its name, which must always run before."""
+    if not isinstance(call.func, ast.Attribute) or not module.dotted(call.func):
+        raise Unfixable
+    drawn_from = call.func.value
+    name = next(node.id for node in ast.walk(drawn_from) if isinstance(node, ast.Name))
+    made = [module.statement_of(value) for value in module.given(module.scope_of(call), name)]
+    last = max((one for one in made if one.lineno < call.lineno), key=lambda one: one.lineno, default=None)
+    if not isinstance(last, ast.Assign) or module.parents[last] not in module.outwards(call):
+        raise Unfixable
+    return drawn_from, last
 
 
 def _value(argument: str, source: Source, loops: Sequence[Loop]) -> tuple[str, str]:

@@ -167,7 +167,8 @@ def _fix_of_source(
             title = f"Give {chooser} the same value in each run; it becomes the seed {place}"
             return Fix(hypothesis.cause, title, side_effect=entry.side_effect)
         if led_by and led_by[0].method is not None:
-            place = f"with the method {led_by[0].method}() of the object that draws {place}, once before it draws"
+            place = f"{'made' if led_by[0].is_made else 'that draws'} {place}, once before it draws"
+            place = f"with the method {led_by[0].method}() of the object {place}"
             return Fix(hypothesis.cause, f"{entry.remedy} {place}", side_effect=entry.side_effect)
         return Fix(hypothesis.cause, f"{entry.remedy}, {place}", side_effect=entry.side_effect)
     if held.source in MADE_SEEDS:

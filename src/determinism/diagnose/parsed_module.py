@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import re
+import sys
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -132,6 +133,14 @@ class Module:
         if not isinstance(node, ast.Name):
             return ""
         return ".".join([self.imports.get(node.id, node.id), *reversed(parts)])
+
+    def is_standard(self, node: ast.expr) -> bool:
+        """Whether a node is an attribute of an imported module of Python's standard library, such as `os.environ.get`."""
+        at = node
+        while isinstance(at, ast.Attribute):
+            at = at.value
+        imported = self.imports.get(at.id, "") if isinstance(at, ast.Name) and at is not node else ""
+        return imported.partition(".")[0] in sys.stdlib_module_names
 
     def scope_of(self, node: ast.AST) -> Scope:
         """Return the function around a node, or the module."""

@@ -701,12 +701,12 @@ class Program:
 
     def _called_code(self, module: Module, call: ast.Call) -> Iterator[_Node]:
         """Yield what a function of the program returns, and what a class does when its instances are used."""
-        name = last_part(call.func)
+        name = "" if module.is_standard(call.func) else last_part(call.func)
         # A function handed over is called there.
-        handed = [last_part(one) for one in call.args[:1]] if name in _HANDING_OVER else []
-        for called in (name, *handed):
-            for owner, function in self.functions.get(called, ()):
-                yield from ((owner, value) for value in given_back(function))
+        handed = [last_part(one) for one in call.args[:1]] if last_part(call.func) in _HANDING_OVER else []
+        for owner, function in (one for called in (name, *handed) for one in self.functions.get(called, ())):
+            # Of many functions in libraries, such as `get`, only the name is that of the one called.
+            yield from ((owner, value) for value in given_back(function) if self._is_own_or_ran(owner, value))
         for owner, kind in self.classes.get(name, ()):
             for part in kind.body:
                 if isinstance(part, Function) and part.name in _RUN_BY_OTHERS:

@@ -153,6 +153,8 @@ class LedBy:
     """Whether the function called on that line has the parameter itself, rather than passing it on."""
     method: str | None = None
     """The method that seeds the object which that line draws from; None if it has none, or an argument seeds it."""
+    is_made: bool = False
+    """Whether that line makes the object, rather than draws from it."""
 
 
 @dataclass(frozen=True)
@@ -424,7 +426,8 @@ def _led_by(notes: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]]) -
     for note in notes:
         is_same = note["digest"] is not None and digests.get(note["occurrence"], "") == note["digest"]
         if not is_same and (led := note.get("led")) is not None:
-            yield LedBy(_site(led), note.get("argument"), note.get("is_declared", False), note.get("method"))
+            how = (note.get("argument"), note.get("is_declared", False), note.get("method"), note.get("is_made", False))
+            yield LedBy(_site(led), *how)
 
 
 def _site(note: dict[str, Any]) -> SourceSite:

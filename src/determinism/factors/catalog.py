@@ -106,11 +106,6 @@ _ALL = (
         starters=(Starter(f"{_SIMPLE}:seed_python"),),
     ),
     Factor(
-        "forked-seed", "random.seed(0) in each forked process",
-        cause="seed-lost-by-fork",
-        starters=(Starter(f"{_SIMPLE}:seed_forks"),),
-    ),
-    Factor(
         "numpy-seed", "numpy.random.seed(0) when NumPy is imported",
         cause="seed-missing-numpy",
         remedy=Remedy(
@@ -118,6 +113,11 @@ _ALL = (
             side_effect="Generators of numpy.random.default_rng() still need their own seeds.",
         ),
         starters=(Starter(f"{_SIMPLE}:seed_numpy", after="numpy"),),
+    ),
+    Factor(
+        "forked-seed", "random.seed(0) in each forked process",
+        cause="seed-lost-by-fork",
+        starters=(Starter(f"{_SIMPLE}:seed_forks"),),
     ),
     Factor(
         "entropy", "os.urandom, uuid and secrets return the same bytes in each run",

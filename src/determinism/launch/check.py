@@ -442,7 +442,7 @@ class Check:
             printed = printed_difference([output.log(f"run-{number + 1}") for number in range(len(self.runs))])
             comparison = replace(comparison, printed=printed)
             if self._foreseen and not comparison.dead_differences:
-                then = "What the program computes without tensors is not compared."
+                then = "Perhaps it did not run; what the program computes without tensors is not compared."
                 then = then if printed is None else "It may be why printed numbers differ."
                 self.warn(f"{self._foreseen} changed no tensor. {then}")
         return self._tidied(comparison)

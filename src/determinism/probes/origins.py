@@ -20,6 +20,8 @@ from determinism.source_files import Owner, owner_of, owner_of_module
 SEED_PARAMETERS = ("seed", "random_state", "random_seed", "rng_seed", "base_seed", "rng", "generator")
 """Names of parameters that take a seed or a generator; the first that a function has is the one to pass."""
 
+_SEEDING_METHODS = ("seed", "set_seed")
+
 _PARAMETERS = {("optuna.study.study", "create_study"): "sampler"}
 """Parameters that take an object with a seed, by the module and name of the function."""
 
@@ -173,7 +175,20 @@ class Origins:
             known = self._sites.get(_end_of(frame))
             return {"led": _line_of(frame) if known is None else parsed(known).description, "method": "seed"}
         argument, is_declared = self._argument(site, asked)
-        return {"led": parsed(site).description, "argument": argument, "is_declared": is_declared}
+        method = None if is_declared else self._seeding_method(site, asked)
+        by_method = {} if method is None else {"method": method, "is_made": True}
+        return {"led": parsed(site).description, "argument": argument, "is_declared": is_declared, **by_method}
+
+    def _seeding_method(self, site: str, asked: Sequence[types.FrameType]) -> str | None:
+        """The method that seeds what a call made, such as a vector of environments: that of the outermost object in use."""
+        for frame in reversed(asked):
+            if frame.f_code.co_argcount:
+                first = frame.f_locals.get(frame.f_code.co_varnames[0])
+                if self._is_known(first) and self._objects[id(first)][1] == site:
+                    for name in _SEEDING_METHODS:
+                        if callable(getattr(type(first), name, None)):
+                            return name
+        return None
 
     def _unseeded_call(self, frame: types.FrameType | None, asked: list[types.FrameType]) -> dict[str, Any] | None:
         """The line of the program whose call made the library seed itself, if the callee takes a seed and got none.
