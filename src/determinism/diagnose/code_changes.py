@@ -575,8 +575,10 @@ def _seeded_object(module: Module, source: Source, led: LedBy) -> Edit:
 
 
 def _made_there(module: Module, call: ast.Call) -> tuple[ast.expr, ast.Assign]:
-    """Return what a call is assigned to, and that statement."""
-    statement = module.parents[call]
+    """Return what a call is assigned to, and that statement. What wraps the object usually passes on the seed: runs will show."""
+    *around, statement = (*module.within_statement(call), module.statement_of(call))
+    if not all(isinstance(one, ast.Call) for one in around):
+        raise Unfixable
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1 or not module.dotted(statement.targets[0]):
         raise Unfixable
     return statement.targets[0], statement
