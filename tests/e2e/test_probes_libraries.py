@@ -135,6 +135,17 @@ class Simulation:
 def collected(simulation):
     return simulation.play()
 
+class Fleet:
+    def __init__(self, makers):
+        self.members = [maker() for maker in makers]
+
+    def set_seed(self, seed):
+        for member in self.members:
+            member.reset(seed=seed)
+
+    def play(self):
+        return [member.reset() for member in self.members]
+
 def made(name, **kw):
     return Wrapped(Environment(**kw))
 
@@ -240,7 +251,8 @@ def test_what_only_its_method_seeds_is_named_where_it_is_drawn_from(tmp_path: Pa
     (source,) = stage.differing(PYTHONPATH=path)
 
     assert [(led.site.frame.code, led.method) for led in source.led_by] == [("print(e.space.sample())", "seed")]
-    assert code_fix(source) is None
+    change = code_fix(source)
+    assert change is not None and change.code == "e = Spacious()\ne.space.seed(0)"
 
 
 def test_what_a_method_of_the_made_object_seeds_is_named_where_it_is_made_with_that_method(tmp_path: Path) -> None:
@@ -251,6 +263,17 @@ def test_what_a_method_of_the_made_object_seeds_is_named_where_it_is_made_with_t
     assert (led.site.frame.code, led.is_declared, led.method, led.is_made) == (
         "s = Simulation()", False, "set_seed", True
     )  # fmt: skip
+
+
+def test_what_a_method_of_an_object_that_holds_others_seeds_is_named_where_that_object_is_made(tmp_path: Path) -> None:
+    program = "fleet = Fleet([lambda: made('x') for _ in range(2)])\nprint(collected(fleet))\n"
+    stage, path = staged(tmp_path, program)
+    (source,) = stage.differing(PYTHONPATH=path)
+
+    [(line, method)] = {(led.site.frame.code, led.method) for led in source.led_by}
+    assert (line, method) == (program.splitlines()[0], "set_seed")
+    change = code_fix(source)
+    assert change is not None and change.code.splitlines()[1] == "fleet.set_seed(0)"
 
 
 def test_a_seeded_library_is_not_a_source(tmp_path: Path) -> None:

@@ -175,19 +175,22 @@ class Origins:
             known = self._sites.get(_end_of(frame))
             return {"led": _line_of(frame) if known is None else parsed(known).description, "method": "seed"}
         argument, is_declared = self._argument(site, asked)
-        method = None if is_declared else self._seeding_method(site, asked)
-        by_method = {} if method is None else {"method": method, "is_made": True}
-        return {"led": parsed(site).description, "argument": argument, "is_declared": is_declared, **by_method}
+        found = None if is_declared else self._seeding_method(asked)
+        if found is not None:
+            made_at, method = found
+            argument = argument if made_at == site else None
+            return {"led": parsed(made_at).description, "argument": argument, "method": method, "is_made": True}
+        return {"led": parsed(site).description, "argument": argument, "is_declared": is_declared}
 
-    def _seeding_method(self, site: str, asked: Sequence[types.FrameType]) -> str | None:
-        """The method that seeds what a call made, such as a vector of environments: that of the outermost object in use."""
+    def _seeding_method(self, asked: Sequence[types.FrameType]) -> tuple[str, str] | None:
+        """Where the outermost object in use that a method seeds was made, such as a vector of environments, and that method."""
         for frame in reversed(asked):
             if frame.f_code.co_argcount:
                 first = frame.f_locals.get(frame.f_code.co_varnames[0])
-                if self._is_known(first) and self._objects[id(first)][1] == site:
+                if self._is_known(first):
                     for name in _SEEDING_METHODS:
                         if callable(getattr(type(first), name, None)):
-                            return name
+                            return self._objects[id(first)][1], name
         return None
 
     def _unseeded_call(self, frame: types.FrameType | None, asked: list[types.FrameType]) -> dict[str, Any] | None:
