@@ -88,11 +88,20 @@ class Pretended:
 
     probes_are_short: bool = False
     unprobed: Sequence[Unprobed] = ()
+    unseeded: Sequence[str] = ()
 
     def probe(self, intervention: Intervention) -> Trial:
         trial = self.compare(intervention, runs=2, may_be_short=self.probes_are_short)
         noted = frozenset(FixedSource(one.site.file, one.site.line, one.source) for one in self.sources)
-        return replace(trial, runs=2, step_seconds=1.0, sources=self.sources, used=noted, unprobed=self.unprobed)
+        return replace(
+            trial,
+            runs=2,
+            step_seconds=1.0,
+            sources=self.sources,
+            used=noted,
+            unprobed=self.unprobed,
+            unseeded=self.unseeded,
+        )
 
 
 def investigated(program: Pretended, *, environment: Sequence[tuple[str, str, str]] = (), **options: Any) -> Comparison:
@@ -1174,6 +1183,22 @@ def test_a_seed_that_is_likely_missing_is_tried_before_anything_else() -> None:
     program = Pretended([(divergence(kind=Kind.RNG), ["torch-seed"])], [used(CLOCK)])
     assert found(investigated(program, likely=[missing_seed()])) == [("seed-missing-torch", "confirmed")]
     assert program.made == [Intervention.fix("torch-seed")]
+
+
+def test_generators_left_unseeded_are_tried_together_with_what_else_is_likely() -> None:
+    likely = Hypothesis("hash-order", Intervention.fix("hash-seed"), (Frame("/p/train.py", 11, "main", "set"),))
+    needed = ["hash-seed", "numpy-seed"]
+    program = Pretended([(divergence(), needed)], unseeded=["numpy", "python"])
+    comparison = investigated(program, likely=[likely])
+    assert {name for name, _ in found(comparison)} == {"hash-order", "seed-missing-numpy"}
+    assert len(program.made) < len(investigated_without(needed, likely).made)
+
+
+def investigated_without(needed: Sequence[str], likely: Hypothesis) -> Pretended:
+    """The same search where the states of the generators are not known."""
+    program = Pretended([(divergence(), needed)])
+    investigated(program, likely=[likely])
+    return program
 
 
 def test_a_likely_cause_that_does_not_hold_is_dropped() -> None:

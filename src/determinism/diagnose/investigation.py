@@ -226,6 +226,8 @@ class Investigation:
         # One constant where a seed is made covers every generator seeded with it.
         candidates.sort(key=lambda one: not one.makes_seed)
         named += [one for one in candidates if any(is_same(one, other) for other in self._likely_now)]
+        seeds = [Intervention.fix(f"{name}-seed") for name in probed.unseeded]
+        named += [one for one in candidates if one.intervention in seeds and one not in named]
         candidates = self._with_caches_in_place(candidates, probed, divergence)
         if _has_order_of_addresses(candidates) and obstacle(_ADDRESSES, Action.PERTURBED) is None:
             # Objects often have the same addresses as in the previous run. Fixing any one of several such orders would then seem to help.
