@@ -928,9 +928,27 @@ def test_a_difference_in_every_trial_is_steady_whichever_process_is_reported_fir
     beside, later = replace(IN_WORKER, process="0.w01"), replace(divergence(3, line=50), process="0.w00")
     program = InTurns([(IN_WORKER, ["entropy"]), (beside, ["entropy"]), (later, ["memory"])])
     comparison = investigated(program)
-    assert found(comparison) == [("outside-entropy", "confirmed"), ("uninitialized-memory", "confirmed")]
-    # A difference that comes and goes is explained only by equal runs, with everything fixed.
+    # A difference that comes and goes is explained only by equal runs, with everything fixed, and by more of them than are made.
+    status = "confirmed" if is_there else "likely"
+    assert found(comparison) == [("outside-entropy", status), ("uninitialized-memory", status)]
     assert (max(len(made.factors) for made in program.made) == 2) is is_there
+
+
+def test_a_difference_that_often_does_not_occur_is_not_cured_by_two_equal_runs() -> None:
+    class Sometimes(Pretended):
+        """Only one of several runs has the set in another order, and few runs never do."""
+
+        def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
+            every = self.divergences
+            self.divergences = every[1:] if runs <= 3 else every
+            try:
+                return super().compare(intervention, runs=runs, may_be_short=may_be_short)
+            finally:
+                self.divergences = every
+
+    of_set, drawn = divergence(10), divergence(50, line=30)
+    comparison = investigated(Sometimes([(of_set, ["hash-seed"]), (drawn, ["numpy-seed"])], unseeded=["numpy"]))
+    assert {name for name, _ in found(comparison)} == {"hash-order", "seed-missing-numpy"}
 
 
 @pytest.mark.parametrize(

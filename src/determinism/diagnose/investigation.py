@@ -255,10 +255,7 @@ class Investigation:
     def _with_caches_in_place(
         self, candidates: list[Hypothesis], probed: Trial, divergence: Divergence
     ) -> list[Hypothesis]:
-        """Put compile caches first among the candidates if they make runs differ, and drop them if they do not.
-
-        Only the first run may have found them empty: if the runs after it are equal, they would be equal with anything fixed.
-        """
+        """Put compile caches first among the candidates if they make runs differ, and drop them if not: perhaps only the first found none."""
         caches = [one for one in candidates if one.cause == _CACHES_CAUSE]
         if not (caches and probed.is_equal):
             return candidates
@@ -271,8 +268,7 @@ class Investigation:
     def _left_behind(self, candidates: list[Hypothesis], divergence: Divergence) -> list[Hypothesis]:
         """Return the candidates that can still be tested; usually none, where all runs after the first one were equal.
 
-        Such runs would be equal with anything fixed, and confirm whatever is tried first. That changes if further runs with nothing
-        changed differ again, and it does not apply to state seen to persist from one run to the next.
+        Such runs would be equal with anything fixed. That changes if further runs differ again, and does not apply to persistent state.
         """
         left = [one for one in candidates if one.cause in _STAYING]
         # That a program changes files does not show that anything reads them.
@@ -382,9 +378,10 @@ class Investigation:
         trial = self.runner.probe(self._held)
         if trial.failure is not None:
             return trial
-        self._note_pair(differs=not trial.is_equal, is_short=trial.steps is not None)
-        if trial.divergence is not None and not trial.shows(divergence):
-            self._is_steady = False
+        # What differs elsewhere, without this divergence, says nothing about how often it occurs; in a race, any place may be the first.
+        is_shown = trial.divergence is not None and trial.shows(divergence)
+        self._note_pair(differs=not trial.is_equal if self._is_race else is_shown, is_short=trial.steps is not None)
+        self._is_steady = self._is_steady and (is_shown or trial.divergence is None)
         self._probed = trial
         return trial
 
@@ -505,6 +502,8 @@ class Investigation:
         before = self.runner.compare(self._held, runs=2, may_be_short=self._may_end_early)
         if not before.shows(divergence):
             self._is_steady = False
+            if not self._is_race:
+                self._note_pair(differs=False, is_short=before.steps is not None)
             return False
         return self.runner.compare(trial.intervention, runs=2, may_be_short=self._may_end_early).removes(divergence)
 
@@ -524,7 +523,8 @@ class Investigation:
         self._trials[intervention] = trial
         if self.comparison.first_divergence is not None:
             self._experiments.append(trial.experiment(self.comparison.first_divergence, added))
-        if trial.failure is None and not trial.is_equal:
+        is_shown = self._is_race or self._unexplained is None or trial.shows(self._unexplained)
+        if trial.failure is None and not trial.is_equal and is_shown:
             self._note_pair(differs=True, is_short=trial.steps is not None, pairs=trial.runs - 1)
         return trial
 
@@ -602,8 +602,7 @@ class Investigation:
     ) -> Hypothesis:
         """Blame the order of addresses instead of that of hashes, where the runs differ by addresses.
 
-        The salt of strings also changes what is allocated. With a fixed salt, addresses often differ in few bits, and a few runs may be
-        equal by chance: so memory is moved.
+        The salt of strings also changes what is allocated. With a fixed salt, a few runs may be equal by chance: so memory is moved.
         """
         if hypothesis.cause != "hash-order" or hypothesis.intervention != Intervention.fix("hash-seed"):
             return hypothesis
@@ -616,8 +615,7 @@ class Investigation:
     def _told_apart(self, hypothesis: Hypothesis, removed: Sequence[Hypothesis], divergence: Divergence) -> Hypothesis:
         """Return the cause by its correct name, where what removes it leaves that open.
 
-        A generator may have been seeded, only too late. And an order or a hash depends on strings, which a fixed salt makes
-        equal, or on addresses, which it does not.
+        A generator may be seeded, but too late. An order or a hash depends on strings, which a fixed salt makes equal, or on addresses.
         """
         probed = self._probed if self.can_try_fixes else None
         if hypothesis.cause == CLOCK and probed is not None and self._trial(removed).is_equal:
