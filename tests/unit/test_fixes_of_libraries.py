@@ -159,6 +159,7 @@ def test_an_object_is_seeded_after_the_line_that_makes_it_if_that_is_certain(
     [
         (f"env = {CALL}\nprint(env)\n", f"env = {CALL}\nenv.seed(0)\nprint(env)\n"),
         (f"self.env = {CALL}\n", f"self.env = {CALL}\nself.env.seed(0)\n"),
+        (f"env = {CALL}  # the last", f"env = {CALL}  # the last\nenv.seed(0)"),
         (f"env = wrapped({CALL}, 1)\n", f"env = wrapped({CALL}, 1)\nenv.seed(0)\n"),
         (f"env = wrapped([lambda: {CALL}])\n", None),
         (f"env, other = {CALL}\n", None),

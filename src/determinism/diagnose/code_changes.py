@@ -514,7 +514,7 @@ _OF_SEVERAL_OBJECTIVES = "directions"
 
 
 def seeded_calls(module: Module, source: Source) -> Change:
-    """Give a seed to the calls of the program that led to a library's generators.
+    """Give a seed to the calls of the program that led to a library's generators, or to the object that only a method seeds.
 
     Args:
         module: The file of the first of these calls.
@@ -562,16 +562,11 @@ def _seeded_object(module: Module, source: Source, led: LedBy) -> Edit:
     if not isinstance(call, ast.Call):
         raise Unfixable
     holder, last = _made_there(module, call) if led.is_made else _made_before(module, call)
-    begin, end = module.start(last), module.end(last)
-    line_begin = module.source.rfind(b"\n", 0, begin) + 1
-    line_end = module.source.find(b"\n", end)
-    indent, rest = module.source[line_begin:begin].decode(), module.source[end:line_end].strip()
-    if indent.strip() or (rest and not rest.startswith(b"#")):
-        # Other statements are on the line.
-        raise Unfixable
     value, _ = _value("seed", source, module.loops_of(last))
-    at = end + len(module.source[end:line_end].rstrip())
-    return Edit(at, at, f"\n{indent}{module.text_of(holder)}.{led.method}({value})")
+    added = module.line_after(last, f"{module.text_of(holder)}.{led.method}({value})")
+    if added is None:
+        raise Unfixable
+    return added
 
 
 def _made_there(module: Module, call: ast.Call) -> tuple[ast.expr, ast.Assign]:

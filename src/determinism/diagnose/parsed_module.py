@@ -266,6 +266,15 @@ class Module:
         at = before if joint else self.end(call.func) + len(given)
         return Edit(at, at, f"{joint}{text}" if joint or given.endswith(b"(") else f" {text}")
 
+    def line_after(self, statement: ast.stmt, text: str) -> Edit | None:
+        """Add a line after a statement, indented as it is; None if other statements share its lines."""
+        begin, end = self.start(statement), self.end(statement)
+        indent = self.source[:begin].rpartition(b"\n")[2].decode()
+        rest = self.source[end:].partition(b"\n")[0].rstrip()
+        if indent.strip() or (rest and not rest.lstrip().startswith(b"#")):
+            return None
+        return Edit(end + len(rest), end + len(rest), f"\n{indent}{text}")
+
     def changed(self, edits: Iterable[Edit]) -> tuple[ChangedLines, ...]:
         """Return the lines that edits change; adjacent ones are merged."""
         groups: list[tuple[int, int, list[Edit]]] = []
@@ -279,6 +288,8 @@ class Module:
         return tuple(self._changed_lines(first, last, members) for first, last, members in groups)
 
     def _line(self, position: int) -> int:
+        # What is added at the very end belongs to the last line, even if no line break ends it.
+        position = min(position, len(self.source) - 1)
         return next(line for line in range(len(self._begins) - 1, -1, -1) if self._begins[line] <= position)
 
     def _changed_lines(self, first: int, last: int, edits: list[Edit]) -> ChangedLines:
