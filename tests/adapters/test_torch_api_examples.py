@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import determinism
-from determinism.session import seeding
 
 PUBLIC = {name: getattr(determinism, name) for name in determinism.__all__ if name != "state"}
 STATE = {f"state.{name}": getattr(determinism.state, name) for name in determinism.state.__all__}
@@ -32,9 +31,6 @@ def test_the_example_works(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
     test = EXAMPLES[name]
     test.globs = {"determinism": determinism}
     report: list[str] = []
-    try:
-        results = doctest.DocTestRunner(verbose=False).run(test, out=report.append)
-    finally:
-        seeding.activate(None)
+    results = doctest.DocTestRunner(verbose=False).run(test, out=report.append)
     assert results.attempted > 0
     assert results.failed == 0, "".join(report)

@@ -118,6 +118,9 @@ class Space:
             self.seed()
         return self.first.random()
 
+def scattered(space):
+    return random.Random().random()
+
 class Spacious:
     def __init__(self, **kw):
         self.space = Space()
@@ -253,6 +256,13 @@ def test_what_only_its_method_seeds_is_named_where_it_is_drawn_from(tmp_path: Pa
     assert [(led.site.frame.code, led.method) for led in source.led_by] == [("print(e.space.sample())", "seed")]
     change = code_fix(source)
     assert change is not None and change.code == "e = Spacious()\ne.space.seed(0)"
+
+
+def test_what_a_function_draws_is_not_seeded_by_a_method_of_its_argument(tmp_path: Path) -> None:
+    stage, path = staged(tmp_path, "e = Spacious()\nprint(scattered(e.space))\n")
+    (source,) = stage.differing(PYTHONPATH=path)
+
+    assert [led.method for led in source.led_by] == [None]
 
 
 def test_what_a_method_of_the_made_object_seeds_is_named_where_it_is_made_with_that_method(tmp_path: Path) -> None:

@@ -79,7 +79,6 @@ def settings_put_back() -> Iterator[None]:
             yield
     finally:
         before()
-        seeding.activate(None)
 
 
 def run_documented(section: str, *arguments: str) -> str:

@@ -80,11 +80,16 @@ class Event:
         return _TITLES[self.library]
 
 
+def asks_for_main(test: ast.expr) -> bool:
+    """Whether a condition asks whether the file is run as a program: `__name__ == "__main__"`."""
+    return any(isinstance(one, ast.Constant) and one.value == "__main__" for one in ast.walk(test))
+
+
 def is_program(module: Module) -> bool:
     """Whether a file is run as a program: it has a `__main__` part, or computes something when loaded and stores or prints the result."""
     functions = {node.name for node in module.tree.body if isinstance(node, Function)}
     for statement in module.tree.body:
-        if isinstance(statement, ast.If) and "__main__" in ast.unparse(statement.test):
+        if isinstance(statement, ast.If) and asks_for_main(statement.test):
             return True
         if isinstance(statement, Function | ast.ClassDef):
             continue

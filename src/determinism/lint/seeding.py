@@ -26,6 +26,7 @@ from determinism.lint.execution import (
     SEEDED_IN_WORKERS,
     Event,
     Execution,
+    asks_for_main,
     becomes_seed,
     drawn_library,
     draws_by_keras,
@@ -96,7 +97,7 @@ def _is_seeded_on_gpu(text: Text, event: Event) -> bool:
 def _is_demonstration(text: Text) -> bool:
     """Whether all that a module runs itself is a `__main__` part that tries out its classes and functions."""
     body = text.module.tree.body
-    parts = [one for one in body if isinstance(one, ast.If) and "__main__" in ast.unparse(one.test)]
+    parts = [one for one in body if isinstance(one, ast.If) and asks_for_main(one.test)]
     has_definitions = any(isinstance(one, ast.ClassDef | Function) for one in body)
     has_classes = any(isinstance(one, ast.ClassDef) for one in body)
     calls_functions = all(
@@ -322,7 +323,7 @@ def _is_alternative(text: Text, origin: Found) -> bool:
         if isinstance(outer, ast.BoolOp) and inner is not outer.values[0]:
             return True
         if isinstance(outer, ast.If | ast.IfExp) and inner is not outer.test:
-            if "__main__" not in ast.unparse(outer.test):
+            if not asks_for_main(outer.test):
                 return True
     return False
 

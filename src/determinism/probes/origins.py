@@ -171,26 +171,27 @@ class Origins:
         own = self._unseeded_call(frame, asked)
         if own is not None:
             return own
-        if frame is not None and asked and owner_of(frame) is Owner.USER and _can_be_seeded(asked[-1]):
-            known = self._sites.get(_end_of(frame))
-            return {"led": _line_of(frame) if known is None else parsed(known).description, "method": "seed"}
+        if frame is not None and asked and owner_of(frame) is Owner.USER and asked[-1].f_code.co_name != "__init__":
+            # No argument seeds it, such as a space that is sampled.
+            method = _seeding_method(_own_object(asked[-1]))
+            if method is not None:
+                known = self._sites.get(_end_of(frame))
+                return {"led": _line_of(frame) if known is None else parsed(known).description, "method": method}
         argument, is_declared = self._argument(site, asked)
-        found = None if is_declared else self._seeding_method(asked)
+        found = None if is_declared else self._seeded_by_method(asked)
         if found is not None:
             made_at, method = found
             argument = argument if made_at == site else None
             return {"led": parsed(made_at).description, "argument": argument, "method": method, "is_made": True}
         return {"led": parsed(site).description, "argument": argument, "is_declared": is_declared}
 
-    def _seeding_method(self, asked: Sequence[types.FrameType]) -> tuple[str, str] | None:
+    def _seeded_by_method(self, asked: Sequence[types.FrameType]) -> tuple[str, str] | None:
         """Where the outermost object in use that a method seeds was made, such as a vector of environments, and that method."""
         for frame in reversed(asked):
-            if frame.f_code.co_argcount:
-                first = frame.f_locals.get(frame.f_code.co_varnames[0])
-                if self._is_known(first):
-                    for name in _SEEDING_METHODS:
-                        if callable(getattr(type(first), name, None)):
-                            return self._objects[id(first)][1], name
+            own = _own_object(frame)
+            method = _seeding_method(own) if self._is_known(own) else None
+            if method is not None:
+                return self._objects[id(own)][1], method
         return None
 
     def _unseeded_call(self, frame: types.FrameType | None, asked: list[types.FrameType]) -> dict[str, Any] | None:
@@ -282,12 +283,15 @@ def _is_unset(seed: Any) -> bool:
     return seed is None or (type(seed) in (list, tuple) and bool(seed) and all(one is None for one in seed))
 
 
-def _can_be_seeded(frame: types.FrameType) -> bool:
-    """Whether the running method belongs to an object with a method `seed`, such as a space that is sampled: no argument seeds it."""
-    code = frame.f_code
-    if not code.co_argcount or code.co_name == "__init__":
-        return False
-    return callable(getattr(type(frame.f_locals.get(code.co_varnames[0])), "seed", None))
+def _own_object(frame: types.FrameType) -> Any:
+    """The object whose method is running; None in a function. By convention, the first parameter of a method is `self`."""
+    names = frame.f_code.co_varnames
+    return frame.f_locals.get("self") if frame.f_code.co_argcount and names[0] == "self" else None
+
+
+def _seeding_method(value: Any) -> str | None:
+    """The name of the method that seeds an object."""
+    return next((name for name in _SEEDING_METHODS if callable(getattr(type(value), name, None))), None)
 
 
 def _is_among(value: Any, values: Sequence[Any]) -> bool:
