@@ -11,9 +11,11 @@ from functools import cache
 from pathlib import Path, PurePath
 from typing import Protocol
 
-from determinism.comparison.divergence import Diagnosis, Divergence, Experiment, what_op_does
+from determinism.comparison.divergence import Cause, Diagnosis, Divergence, Experiment, Status, what_op_does
+from determinism.compile_caches import COMPILE_CACHES, FACT
 from determinism.diagnose.parsed_module import Module
-from determinism.diagnose.sources import Source, SourceSite, Unprobed, use_text
+from determinism.diagnose.sources import ANSWERED, Source, SourceSite, Unprobed, use_text
+from determinism.environment import CHOICE_OF_KERNEL
 from determinism.factors.catalog import FACTORS, Action
 from determinism.op_semantics import OpSemantics
 from determinism.run_spec import CodeChange, FixedSource
@@ -214,12 +216,54 @@ class Hypothesis:
         return self.cause == "seed-varies" and self.source is not None and self.source.source != "seed-value"
 
 
+def cause_of(hypothesis: Hypothesis, status: Status, experiments: Sequence[Experiment]) -> Cause:
+    """Return a hypothesis as a cause for the report, with the experiments that support it."""
+    entry = causes()[hypothesis.cause]
+    return Cause(
+        hypothesis.cause, entry.title, status, (entry.why, *hypothesis.evidence), tuple(experiments), hypothesis.sites
+    )
+
+
+def as_named(cause: Cause) -> tuple[str, tuple[Frame, ...]]:
+    """Return what a report shows of a cause."""
+    return cause.identifier, tuple(cause.sites[:1])
+
+
+def likely_causes_left(
+    likely: Sequence[Hypothesis], is_tried: Callable[[Intervention], bool] = lambda intervention: False
+) -> list[Cause]:
+    """Return as causes what is likely from the records, without what was tried and refuted."""
+    return [
+        cause_of(one, Status.LIKELY, []) for one in likely if one.cause in ANSWERED or not is_tried(one.intervention)
+    ]
+
+
 def are_tried_together(first: Hypothesis, second: Hypothesis) -> bool:
     """Whether two hypotheses about sources of the program are first tried together, where there are many."""
     sorts = [
         one.source and (one.source.is_in_library, not one.source.led_by, one.makes_seed) for one in (first, second)
     ]
     return sorts[0] is not None and sorts[0] == sorts[1]
+
+
+def minimal(candidates: Sequence[Hypothesis], removes: Callable[[Sequence[Hypothesis]], bool]) -> Sequence[Hypothesis]:
+    """Return a minimal subset of candidates that together remove a divergence; earlier ones are preferred.
+
+    QuickXplain: Junker, "Preferred explanations and relaxations for over-constrained problems", AAAI 2004.
+    """
+
+    def among(background: list[Hypothesis], rest: Sequence[Hypothesis], *, is_tested: bool) -> list[Hypothesis]:
+        """Return a minimal subset of the rest that suffices together with the background."""
+        if not is_tested and removes(background):
+            return []
+        if len(rest) == 1:
+            return list(rest)
+        first, second = rest[: len(rest) // 2], rest[len(rest) // 2 :]
+        of_second = among([*background, *first], second, is_tested=False)
+        of_first = among([*background, *of_second], first, is_tested=not of_second)
+        return [*of_first, *of_second]
+
+    return among([], candidates, is_tested=True)
 
 
 def sites_of(divergence: Divergence, *first: Frame | None) -> tuple[Frame, ...]:
@@ -354,6 +398,8 @@ class Trial:
     """The first divergence of each other process and stream, in any order."""
     records: Mapping[str, int] = field(default_factory=dict)
     """For each process whose records have an order, how many were compared."""
+    num_differing: int = 1
+    """How many runs differ from the first one at `divergence`; more than one only if runs were made past other differences."""
 
     @property
     def is_equal(self) -> bool:
@@ -371,6 +417,10 @@ class Trial:
         """Whether a divergence recurs, as the first or in another process or stream: which comes first may depend on timing."""
         first = () if self.divergence is None else (self.divergence,)
         return any(is_same_place(one, divergence) for one in (*first, *self.others))
+
+    def is_before(self, divergence: Divergence) -> bool:
+        """Whether the runs certainly differ before a divergence, at another line."""
+        return self.divergence is not None and is_before(self.divergence, divergence)
 
     def removes(self, divergence: Divergence) -> bool:
         """Whether a divergence is gone: the runs are equal, or diverge only later or in another process."""
@@ -423,13 +473,16 @@ class Trial:
 class ExperimentRunner(Protocol):
     """Makes the runs of experiments."""
 
-    def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
+    def compare(
+        self, intervention: Intervention, *, runs: int, may_be_short: bool = False, past: Divergence | None = None
+    ) -> Trial:
         """Run the program until two runs differ, at most `runs` times.
 
         Args:
             intervention: What is changed about each run.
             runs: How many; fewer if two of them differ.
             may_be_short: Whether runs that end soon after the first difference suffice; `Trial.steps` says whether they did.
+            past: A divergence that must be absent from all runs: those that differ in another way do not end the trial.
 
         Raises:
             BudgetSpent: There is no time left for it.
@@ -445,6 +498,16 @@ class ExperimentRunner(Protocol):
         """
 
 
+def has_other_surroundings(environment: Sequence[tuple[str, str, str]]) -> bool:
+    """Whether environments differed, other than in what the runs themselves made: compile caches and choices of kernels.
+
+    Args:
+        environment: What differed, with the values in both runs.
+    """
+    made = (FACT, CHOICE_OF_KERNEL, *(f"variable {cache.variable}" for cache in COMPILE_CACHES))
+    return any(not name.startswith(made) for name, *_ in environment)
+
+
 class BudgetSpent(Exception):
     """There is no time left for another experiment."""
 
@@ -454,27 +517,28 @@ class Rate:
 
     def __init__(self) -> None:
         """Start without observations."""
-        self._pairs = 0
+        self.pairs = 0
+        """How many pairs of runs were compared."""
         self._different = 0
 
     def add(self, *, pairs: int, different: int) -> None:
         """Count runs with nothing changed, or with a change that made no difference."""
-        self._pairs += pairs
+        self.pairs += pairs
         self._different += different
 
     @property
     def is_always(self) -> bool:
         """Whether pairs were seen, and all of them differed."""
-        return 0 < self._pairs == self._different
+        return 0 < self.pairs == self._different
 
     @property
     def came_once(self) -> bool:
         """Whether the runs differed in the one pair that revealed the difference, and in no pair since."""
-        return self._different == 1 < self._pairs
+        return self._different == 1 < self.pairs
 
-    def runs_needed(self, *, is_race: bool, tried: int = 0) -> int:
-        """Return how many equal runs to make to show that a cure is not due to chance; see `runs_wanted`."""
-        return min(self.runs_wanted(is_race=is_race, tried=tried), MOST_RUNS)
+    def runs_needed(self, *, is_race: bool, tried: int = 0, most: int = MOST_RUNS) -> int:
+        """Return how many equal runs to make to show that a cure is not due to chance, at most so many; see `runs_wanted`."""
+        return min(self.runs_wanted(is_race=is_race, tried=tried), most)
 
     def runs_wanted(self, *, is_race: bool, tried: int = 0) -> int:
         """Return how many equal runs show that a cure is not due to chance, however long they take.
@@ -486,8 +550,63 @@ class Rate:
             tried: How many other cures were tried before: among many, one may seem to help (Bonferroni's correction).
         """
         doubt = (_DOUBT_OF_RACES if is_race else _DOUBT) / (1 + tried)
-        rate = (self._different + 1) / (self._pairs + 2)
+        rate = (self._different + 1) / (self.pairs + 2)
         return 1 + math.ceil(math.log(doubt) / math.log(1 - rate))
+
+
+class Occurrence:
+    """How often two runs show the divergence under investigation."""
+
+    def __init__(self, *, is_race: bool) -> None:
+        """Start without observations.
+
+        Args:
+            is_race: Whether it depends on timing, so that it may well be absent by chance.
+        """
+        self.is_race = is_race
+        self.is_steady = True
+        """Whether runs with nothing changed always diverge at the same record."""
+        self.whole = Rate()
+        self.short = Rate()
+        """For runs that end soon after the first difference, excluding those used to choose where they end."""
+
+    def note_repeats(self, repeats: int, distinct: int, executions: int) -> None:
+        """Count how often the op gave another result when it was repeated: two runs agree only if every execution of it does."""
+        pairs = repeats - 1
+        is_alike_each_time = (1 - (distinct - 1) / pairs) ** executions if pairs else 1.0
+        self.whole.add(pairs=pairs, different=int(pairs * (1 - is_alike_each_time)))
+
+    def note(self, *, pairs: int = 1, different: int, is_short: bool) -> None:
+        """Count runs from which no cause of their differences was removed.
+
+        Args:
+            pairs: How many runs were compared with the first.
+            different: How many of them differ from it.
+            is_short: Whether the runs end soon after the first difference.
+        """
+        for rate in [self.whole, self.short] if is_short else [self.whole]:
+            rate.add(pairs=pairs, different=different)
+
+    def begin(self, trial: Trial) -> None:
+        """Restart the rates with runs that still differ: by the causes that remain, runs may differ much less often."""
+        self.is_steady, self.whole, self.short = True, Rate(), Rate()
+        self.note(pairs=trial.runs - 1, different=trial.num_differing, is_short=trial.steps is not None)
+
+    def earlier(self) -> Occurrence:
+        """Return the occurrence of an earlier divergence, which showed in one of the pairs of runs made so far."""
+        found = Occurrence(is_race=self.is_race)
+        found.is_steady = False
+        found.whole.add(pairs=self.whole.pairs + 1, different=1)
+        return found
+
+
+class EarlierDivergence(Exception):
+    """Runs of a trial differ before the divergence under investigation."""
+
+    def __init__(self, divergence: Divergence) -> None:
+        """Take the earlier divergence."""
+        super().__init__()
+        self.divergence = divergence
 
 
 def is_later(one: Divergence, other: Divergence) -> bool:
@@ -495,6 +614,12 @@ def is_later(one: Divergence, other: Divergence) -> bool:
     if one.process != other.process or one.stream is not None or other.stream is not None:
         return one.step > other.step
     return (one.step, one.record) > (other.step, other.record) and not is_same_place(one, other)
+
+
+def is_before(one: Divergence, other: Divergence) -> bool:
+    """Whether a divergence is certainly earlier in the program than another, and at another line."""
+    has_order = one.process == other.process and one.stream is None and other.stream is None
+    return has_order and is_later(other, one) and not is_same_line(one, other)
 
 
 def is_same_line(one: Divergence, other: Divergence) -> bool:

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import NamedTuple
 
 from determinism.comparison.divergence import Cause, Diagnosis, Divergence, Experiment, Fix, Status
 from determinism.comparison.result import Comparison
-from determinism.compile_caches import COMPILE_CACHES, FACT
 from determinism.diagnose.experiments import (
     CLOCK,
     MOST_RUNS,
     SEEDED_LIBRARIES,
     BudgetSpent,
+    EarlierDivergence,
     ExperimentRunner,
     Hypothesis,
     Intervention,
-    Rate,
+    Occurrence,
     Trial,
     are_tried_together,
-    causes,
+    as_named,
+    cause_of,
     deciding_inspections,
     entropy_named,
+    has_other_surroundings,
+    is_before,
     is_never_seeded,
     is_same_line,
+    likely_causes_left,
+    minimal,
     unexplained_text,
     unseen_text,
 )
@@ -44,30 +48,30 @@ from determinism.diagnose.hypotheses import (
     varies_alone,
     with_likely_lines,
 )
-from determinism.diagnose.program_text import started_program
-from determinism.diagnose.sources import ANSWERED, TIMED, Source, is_interchangeable
-from determinism.environment import CHOICE_OF_KERNEL
+from determinism.diagnose.program_text import program_of
+from determinism.diagnose.sources import TIMED, Source, is_interchangeable
 from determinism.errors import LaunchError, first_few
 from determinism.factors.catalog import Action, obstacle
-from determinism.process_name import is_other_program, is_sent_functions
+from determinism.process_name import is_sent_functions
 from determinism.trace.schema import Frame
 from determinism.types import Kind
 
 _MOST_CAUSES = 5
 _SHIFTED_RUNS = 3
 _MOST_UNTRIED = 4
+_MOST_PROBES = 3
+_MOST_RUNS_PAST = 10
+"""The most runs that are made past later differences, to show that one that comes and goes is gone."""
 _FEW = 2
 """Up to this many hypotheses are tried one by one; if there are more, all are tried together first."""
 _LEAST_RUNS = 2
 """Whole runs that show a program to be bit-identical, once other runs have ruled out that the divergence vanished by chance."""
-
 
 _SCHEDULES = frozenset({
     "thread-race", "shared-generator", "process-race", "queue-order", "torn-checkpoint", "arrival-order", "worker-order", "pipeline-order",
     "pipeline-race",
 })  # fmt: skip
 """Causes in which timing decides: the only ones to expect where runs differ only occasionally."""
-
 
 _ADDRESSES = "addresses"
 _CACHES, _CACHES_CAUSE = "compile-caches", "warm-compile-cache"
@@ -117,18 +121,19 @@ class Investigation:
 
     def __post_init__(self) -> None:
         self._held = self.plain
-        self._rate = Rate()
-        self._rate.add(pairs=1, different=1)
-        self._rate_when_short = Rate()
-        """The same for runs that end soon after the first difference, excluding those used to choose where they end."""
         first = self.comparison.first_divergence
-        self._is_race = bool(self.comparison.racy) or (first is not None and _may_depend_on_timing(first))
+        evidence = self.comparison.evidence
+        has_values = evidence is not None and evidence.source == "runs" and evidence.folder is not None
+        is_race = bool(self.comparison.racy) or (first is not None and _may_depend_on_timing(first))
+        self._occurrence = Occurrence(is_race=is_race)
+        self._occurrence.note(different=1, is_short=False)
         for output in first.outputs[:1] if first is not None else ():
             if output.repeats and output.distinct:
-                self._note_repeats(output.repeats, output.distinct)
-            elif output.elements_different is not None or self._has_values:
+                self._occurrence.note_repeats(output.repeats, output.distinct, self.executions)
+            elif output.elements_different is not None or has_values:
                 # Two further runs kept their values; those runs are counted only where they differ.
-                self._note_pair(differs=bool(output.elements_different), is_short=True)
+                self._occurrence.is_steady = bool(output.elements_different)
+                self._occurrence.note(different=self._occurrence.is_steady, is_short=True)
         self._found: list[_Found] = []
         self._trials: dict[Intervention, Trial] = {}
         self._likely_now: Sequence[Hypothesis] = self.likely
@@ -149,8 +154,10 @@ class Investigation:
         self._changed: Trial | None = None
         """Runs with the changed lines."""
         self._experiments_with_changes: list[Experiment] = []
-        self._is_steady = True
-        """Whether runs with nothing changed always diverge at the same record."""
+        self._counted: set[Intervention] = set()
+        """Interventions whose runs were made past all that is not the divergence under investigation."""
+        self._may_be_earlier = False
+        """Whether a divergence that some runs show before the one under investigation is explained first."""
         self._causes: list[Cause] = []
         self._fixes: list[Fix] = []
         self._experiments: list[Experiment] = list(self.comparison.experiments)
@@ -176,7 +183,7 @@ class Investigation:
         divergence = self.comparison.first_divergence
         try:
             while divergence is not None and len(self._found) < _MOST_CAUSES:
-                divergence = self._explain(divergence)
+                divergence = self._explain_earliest(divergence)
             self._change_lines()
         except BudgetSpent:
             unseen = "" if self._found or self._probed is None else unseen_text(self._probed)
@@ -189,9 +196,27 @@ class Investigation:
         finally:
             self._conclude()
 
-    def _explain(self, divergence: Divergence) -> Divergence | None:
-        """Find the causes of a divergence; return the next one, or None if there is none or this one was not explained."""
-        self._unexplained = divergence
+    def _explain_earliest(self, divergence: Divergence) -> Divergence | None:
+        """Explain a divergence; if other runs differ before it, that is explained first: only then can its own cause make runs equal."""
+        try:
+            return self._explain(divergence, may_be_earlier=True)
+        except EarlierDivergence as found:
+            kept, limit, num_found = self._occurrence, self._limit, len(self._found)
+            self._occurrence, self._unexplained, self._may_be_earlier = kept.earlier(), found.divergence, False
+            if self._probe(found.divergence).shows(found.divergence):
+                if (left := self._explain(found.divergence, may_be_earlier=False)) or len(self._found) > num_found:
+                    return left
+            self._occurrence, self._limit = kept, limit
+            # Trials that differed earlier show nothing about this divergence.
+            self._trials = {made: one for made, one in self._trials.items() if not one.is_before(divergence)}
+            return self._explain(divergence, may_be_earlier=False)
+
+    def _explain(self, divergence: Divergence, *, may_be_earlier: bool) -> Divergence | None:
+        """Find the causes of a divergence; return the next one, or None if there is none or this one was not explained.
+
+        If `may_be_earlier` is set, raise `EarlierDivergence` if some runs differ before it.
+        """
+        self._unexplained, self._may_be_earlier = divergence, may_be_earlier
         if is_varying_kernel(divergence):
             self._found += [_Found(one, [], Status.CONFIRMED) for one in hypotheses_of_kind(divergence)]
             self._limit, self._unexplained = KERNEL_LIMIT, None
@@ -205,7 +230,7 @@ class Investigation:
             self.likely = self._likely_now = [one for one in self.likely if not probed.never_used(one)]
         leftovers = self.comparison.leftovers if not self._found else []
         environment = self.comparison.environment if not self._found else []
-        if probed.is_equal and self._has_other_surroundings and not self._found:
+        if probed.is_equal and has_other_surroundings(self.comparison.environment) and not self._found:
             self._blame_surroundings()
             return None
         candidates = hypotheses(
@@ -229,10 +254,11 @@ class Investigation:
         seeds = [Intervention.fix(f"{name}-seed") for name in probed.unseeded]
         named += [one for one in candidates if one.intervention in seeds and one not in named]
         candidates = self._with_caches_in_place(candidates, probed, divergence)
-        if _has_order_of_addresses(candidates) and obstacle(_ADDRESSES, Action.PERTURBED) is None:
+        is_of_addresses = any(one.cause == "address-order" and one.source is not None for one in candidates)
+        if is_of_addresses and obstacle(_ADDRESSES, Action.PERTURBED) is None:
             # Objects often have the same addresses as in the previous run. Fixing any one of several such orders would then seem to help.
             self._held = self._held.also(Intervention.perturb(_ADDRESSES))
-        if probed.is_equal and self._rate.came_once and not self._found:
+        if probed.is_equal and self._occurrence.whole.came_once and not self._found:
             candidates = self._left_behind(candidates, divergence)
             if not candidates:
                 return None
@@ -249,7 +275,8 @@ class Investigation:
         """Return the divergence that remains without the causes found; None if there is none."""
         self._unexplained = trial.divergence
         if not trial.is_equal:
-            self._begin_rates(trial)
+            self._occurrence.begin(trial)
+            self._counted.clear()
         return trial.divergence
 
     def _with_caches_in_place(
@@ -275,9 +302,9 @@ class Investigation:
         if left and self.comparison.leftovers:
             return left
         self._untried = candidates
-        trial = self.runner.compare(self._held, runs=self._rate.runs_needed(is_race=self._is_race))
+        trial = self.runner.compare(self._held, runs=self._occurrence.whole.runs_needed(is_race=self._is_race))
         if trial.failure is None and not trial.is_equal:
-            self._note_pair(differs=True, is_short=False, pairs=trial.runs - 1)
+            self._occurrence.note(pairs=trial.runs - 1, different=1, is_short=False)
             return candidates
         self._untried = []
         self._experiments.append(trial.experiment(divergence, Intervention()))
@@ -286,6 +313,7 @@ class Investigation:
 
     def _take(self, removed: Sequence[Hypothesis], divergence: Divergence) -> None:
         """Record causes whose joint removal made a divergence disappear."""
+        self._may_be_earlier = False
         removed, named = self._all_told_apart(removed, divergence)
         trial = self._trial(removed)
         self._held = trial.intervention
@@ -304,7 +332,7 @@ class Investigation:
 
     def _confirmed_at_once(self, divergence: Divergence) -> Trial | None:
         """Return the trial without a likely cause, if that removes the divergence: no other experiment costs so little."""
-        if self._rate.came_once:
+        if self._occurrence.whole.came_once:
             # Two further runs were equal, and perhaps all are: equal runs with something fixed then prove nothing.
             return None
         for hypothesis in (*self._varying(divergence), *filter(self._may_be_tried_first, self._likely_now)):
@@ -317,7 +345,11 @@ class Investigation:
 
     def _varying(self, divergence: Divergence) -> list[Hypothesis]:
         """Return the fix for an op that was seen to vary by itself: nothing that the program takes from outside explains that."""
-        if not may_vary_alone(divergence) or self.comparison.leftovers or self._has_other_surroundings:
+        if (
+            not may_vary_alone(divergence)
+            or self.comparison.leftovers
+            or has_other_surroundings(self.comparison.environment)
+        ):
             return []
         candidates = hypotheses(divergence, (), leftovers=(), frameworks=self.frameworks)
         return [one for one in candidates if one.cause in VARYING_OPS][:1]
@@ -358,12 +390,6 @@ class Investigation:
         is_doubtful = trial.intervention in self._too_few or num_needed > _FEW
         return Status.LIKELY if is_doubtful and not is_pointed_to else Status.CONFIRMED
 
-    @property
-    def _has_other_surroundings(self) -> bool:
-        """Whether the environments differed, other than in what the runs themselves made: compile caches and choices of kernels."""
-        made = (FACT, CHOICE_OF_KERNEL, *(f"variable {cache.variable}" for cache in COMPILE_CACHES))
-        return any(not name.startswith(made) for name, *_ in self.comparison.environment)
-
     def _blame_surroundings(self) -> None:
         """Blame the environment: two further runs agree, and the runs that differ had different environments."""
         apart = self.comparison.environment
@@ -371,45 +397,47 @@ class Investigation:
         if not self._likely_now:
             # Where something is likely, the program was seen to choose these settings itself.
             likely = Hypothesis("environment-difference", Intervention(), (), tuple(differing[:5]))
-            self._causes.append(_cause(likely, Status.LIKELY, []))
+            self._causes.append(cause_of(likely, Status.LIKELY, []))
         self._limit = "Two further runs in the same environment were equal, so no experiment was made."
 
     def _probe(self, divergence: Divergence) -> Trial:
-        trial = self.runner.probe(self._held)
-        if trial.failure is not None:
-            return trial
-        # What differs elsewhere, without this divergence, says nothing about how often it occurs; in a race, any place may be the first.
-        is_shown = trial.divergence is not None and trial.shows(divergence)
-        self._note_pair(differs=not trial.is_equal if self._is_race else is_shown, is_short=trial.steps is not None)
-        self._is_steady = self._is_steady and (is_shown or trial.divergence is None)
-        self._probed = trial
+        """Observe what two runs take from outside, and again if these two do not show a divergence that comes and goes."""
+        known = self._probed
+        if known is not None and known.intervention == self._held and known.shows(divergence):
+            return known
+        for _ in range(_MOST_PROBES):
+            trial = self.runner.probe(self._held)
+            if trial.failure is not None:
+                return trial
+            self._raise_if_earlier(trial)
+            # What differs elsewhere, without this divergence, says nothing about how often it occurs; in a race, any place may be the first.
+            is_shown = trial.divergence is not None and trial.shows(divergence)
+            is_counted = not trial.is_equal if self._is_race else is_shown
+            self._occurrence.note(different=is_counted, is_short=trial.steps is not None)
+            if trial.divergence is not None and not is_shown:
+                self._occurrence.is_steady = False
+            self._probed = trial
+            if is_counted or self._is_race or trial.divergence is None:
+                break
         return trial
 
-    def _note_repeats(self, repeats: int, distinct: int) -> None:
-        """Count how often the op gave another result: two runs agree only if every execution of it does."""
-        pairs = repeats - 1
-        is_alike_each_time = (1 - (distinct - 1) / pairs) ** self.executions if pairs else 1.0
-        self._rate.add(pairs=pairs, different=int(pairs * (1 - is_alike_each_time)))
+    @property
+    def _is_race(self) -> bool:
+        """Whether the first divergence depends on timing."""
+        return self._occurrence.is_race
 
-    def _note_pair(self, *, differs: bool, is_short: bool, pairs: int = 1) -> None:
-        """Count runs from which no cause of their differences was removed.
-
-        Args:
-            differs: Whether the last run differs from the first.
-            is_short: Whether the runs end soon after the first difference.
-            pairs: How many runs were compared with the first; all before the last equaled it.
-        """
-        for rate in [self._rate, self._rate_when_short] if is_short else [self._rate]:
-            rate.add(pairs=pairs, different=int(differs))
-
-    def _begin_rates(self, trial: Trial) -> None:
-        """Restart the rates after runs that still differ: by the causes that remain, runs may differ much less often."""
-        self._rate, self._rate_when_short = Rate(), Rate()
-        self._note_pair(differs=True, is_short=trial.steps is not None, pairs=trial.runs - 1)
+    def _raise_if_earlier(self, trial: Trial) -> None:
+        """Raise `EarlierDivergence` if a trial differs before the divergence under investigation; not if timing or a perturbation may explain that."""
+        at, found = self._unexplained, trial.divergence
+        if not self._may_be_earlier or self._is_race or at is None or found is None or not is_before(found, at):
+            return
+        added = trial.intervention.without(self.plain).factors
+        if not any(action is Action.PERTURBED for _, action in added):
+            raise EarlierDivergence(found)
 
     def _needed(
         self, candidates: Sequence[Hypothesis], divergence: Divergence, named: Collection[Hypothesis]
-    ) -> list[Hypothesis]:
+    ) -> Sequence[Hypothesis]:
         """Return a minimal set of causes whose removal makes a divergence disappear.
 
         Candidates are tried one by one in their order, but a stretch of many sources is first taken as a whole: those of the program
@@ -423,7 +451,7 @@ class Investigation:
             if may_be_several and not any(one in rest for one in alone):
                 may_be_several = False
                 if self._removes(pointed, divergence):
-                    return self._minimal([], pointed, divergence, is_tested=True)
+                    return minimal(pointed, lambda some: self._removes(some, divergence))
             stretch = [rest.pop(0)]
             is_named = stretch[0] in named
             while rest and (rest[0] in named) is is_named and are_tried_together(stretch[0], rest[0]):
@@ -433,27 +461,10 @@ class Investigation:
                     if self._removes([hypothesis], divergence):
                         return [hypothesis]
             elif self._removes(stretch, divergence):
-                return self._minimal([], stretch, divergence, is_tested=True)
+                return minimal(stretch, lambda some: self._removes(some, divergence))
         if len(candidates) > 1 and self._removes(candidates, divergence):
-            return self._minimal([], candidates, divergence, is_tested=True)
+            return minimal(candidates, lambda some: self._removes(some, divergence))
         return []
-
-    def _minimal(
-        self, background: list[Hypothesis], candidates: Sequence[Hypothesis], divergence: Divergence, *, is_tested: bool
-    ) -> list[Hypothesis]:
-        """Return a minimal subset of the candidates that suffices together with the background.
-
-        QuickXplain: Junker, "Preferred explanations and relaxations for over-constrained problems", AAAI 2004. Earlier
-        candidates are preferred.
-        """
-        if not is_tested and self._removes(background, divergence):
-            return []
-        if len(candidates) == 1:
-            return list(candidates)
-        first, second = candidates[: len(candidates) // 2], candidates[len(candidates) // 2 :]
-        of_second = self._minimal([*background, *first], second, divergence, is_tested=False)
-        of_first = self._minimal([*background, *of_second], first, divergence, is_tested=not of_second)
-        return [*of_first, *of_second]
 
     def _removes(self, together: Sequence[Hypothesis], divergence: Divergence) -> bool:
         """Whether a divergence disappears when some causes are removed."""
@@ -462,10 +473,13 @@ class Investigation:
             trial = self._again(trial, divergence)
         if not trial.removes(divergence) or trial.is_equal or trial.divergence is None:
             return trial.is_equal
-        # If the divergence comes and goes by itself, a later one shows nothing.
-        if not self._is_steady or (self._is_race and is_same_line(trial.divergence, divergence)):
+        if self._is_race and is_same_line(trial.divergence, divergence):
             return False
-        return self._is_certain(trial.intervention) or self._is_seen_again(trial, divergence)
+        if self._occurrence.is_steady and (
+            self._is_certain(trial.intervention) or self._is_seen_again(trial, divergence)
+        ):
+            return True
+        return not self._occurrence.is_steady and self._stays_away(trial, together, divergence)
 
     def _may_be_chance(self, together: Sequence[Hypothesis], divergence: Divergence) -> bool:
         """Whether the program takes in what timing decides, or nothing seen to vary, and nothing points to what was fixed instead.
@@ -501,11 +515,21 @@ class Investigation:
         """
         before = self.runner.compare(self._held, runs=2, may_be_short=self._may_end_early)
         if not before.shows(divergence):
-            self._is_steady = False
+            self._occurrence.is_steady = False
             if not self._is_race:
-                self._note_pair(differs=False, is_short=before.steps is not None)
+                self._occurrence.note(different=0, is_short=before.steps is not None)
             return False
         return self.runner.compare(trial.intervention, runs=2, may_be_short=self._may_end_early).removes(divergence)
+
+    def _stays_away(self, trial: Trial, together: Sequence[Hypothesis], divergence: Divergence) -> bool:
+        """Whether a divergence that comes and goes is absent from as many runs as show that this is not by chance, whatever differs later."""
+        if self._is_race or self._may_be_chance(together, divergence):
+            return False
+        if trial.intervention not in self._counted:
+            runs = self._runs_needed(trial.intervention, may_be_short=True)
+            added = trial.intervention.without(self._held)
+            trial = self._made(trial.intervention, added, may_be_short=True, runs=runs, past=divergence)
+        return trial.removes(divergence)
 
     def _trial(self, together: Sequence[Hypothesis], *, may_be_short: bool = True, tried: int | None = None) -> Trial:
         """Run the program with some causes removed, unless that was done before; see `_runs_needed`."""
@@ -513,19 +537,34 @@ class Investigation:
         if intervention not in self._trials:
             self._examined = together
             runs = self._runs_needed(intervention, may_be_short=may_be_short, tried=tried)
-            self._made(intervention, intervention.without(self._held), may_be_short=may_be_short, runs=runs)
+            past = None if self._occurrence.is_steady or self._is_race else self._unexplained
+            self._made(intervention, intervention.without(self._held), may_be_short=may_be_short, runs=runs, past=past)
             self._examined = ()
+        self._raise_if_earlier(self._trials[intervention])
         return self._trials[intervention]
 
-    def _made(self, intervention: Intervention, added: Intervention, *, may_be_short: bool, runs: int) -> Trial:
-        """Make the runs of a trial."""
-        trial = self.runner.compare(intervention, runs=runs, may_be_short=may_be_short and self._may_end_early)
+    def _made(
+        self,
+        intervention: Intervention,
+        added: Intervention,
+        *,
+        may_be_short: bool,
+        runs: int,
+        past: Divergence | None = None,
+    ) -> Trial:
+        """Make the runs of a trial; see `ExperimentRunner.compare`."""
+        trial = self.runner.compare(
+            intervention, runs=runs, may_be_short=may_be_short and self._may_end_early, past=past
+        )
         self._trials[intervention] = trial
-        if self.comparison.first_divergence is not None:
-            self._experiments.append(trial.experiment(self.comparison.first_divergence, added))
+        if past is not None:
+            self._counted.add(intervention)
+        about = self._unexplained or self.comparison.first_divergence
+        if about is not None:
+            self._experiments.append(trial.experiment(about, added))
         is_shown = self._is_race or self._unexplained is None or trial.shows(self._unexplained)
         if trial.failure is None and not trial.is_equal and is_shown:
-            self._note_pair(differs=True, is_short=trial.steps is not None, pairs=trial.runs - 1)
+            self._occurrence.note(pairs=trial.runs - 1, different=1, is_short=trial.steps is not None)
         return trial
 
     def _runs_needed(self, intervention: Intervention, *, may_be_short: bool, tried: int | None = None) -> int:
@@ -537,8 +576,10 @@ class Investigation:
             tried: How many others were tried; if None, the number of trials so far.
         """
         tried = len(self._trials) if tried is None else tried
-        rate = self._rate_when_short if may_be_short and self._may_end_early and self._is_race else self._rate
-        runs = rate.runs_needed(is_race=self._is_race, tried=tried)
+        is_short = may_be_short and self._may_end_early and self._is_race
+        rate = self._occurrence.short if is_short else self._occurrence.whole
+        most = MOST_RUNS if self._occurrence.is_steady or self._is_race else _MOST_RUNS_PAST
+        runs = rate.runs_needed(is_race=self._is_race, tried=tried, most=most)
         if runs < rate.runs_wanted(is_race=self._is_race, tried=tried):
             self._too_few.add(intervention)
         if self._is_certain(intervention):
@@ -547,22 +588,17 @@ class Investigation:
         return max(runs, _LEAST_RUNS + 1) if self._is_race else runs
 
     @property
-    def _has_values(self) -> bool:
-        evidence = self.comparison.evidence
-        return evidence is not None and evidence.source == "runs" and evidence.folder is not None
-
-    @property
     def _may_end_early(self) -> bool:
         """Whether runs that end soon after the first divergence show as much as whole ones.
 
         They end before any later divergence. And the shorter the runs of a race, the more often they are equal by chance: they
         suffice only where such runs, with nothing removed, were seen to differ.
         """
-        return not self._found and (not self._is_race or self._rate_when_short.is_always)
+        return not self._found and (not self._is_race or self._occurrence.short.is_always)
 
     def _is_certain(self, intervention: Intervention) -> bool:
         """Whether two runs without it never agree: a generator that nobody seeded starts from random bytes of the operating system."""
-        at = self._unexplained
+        at = self._unexplained if self._occurrence.whole.is_always else None
         return at is not None and any(
             self._held.also(one.intervention) == intervention and is_never_seeded(one, at) for one in self._likely_now
         )
@@ -681,7 +717,7 @@ class Investigation:
 
     def _with_lines_changed(self, fixed: Intervention) -> Trial:
         # The trial without the causes already showed that the divergence does not vanish by chance.
-        runs = self._rate.runs_needed(is_race=True) if self._is_race else _LEAST_RUNS
+        runs = self._occurrence.whole.runs_needed(is_race=True) if self._is_race else _LEAST_RUNS
         self._changed = self.runner.compare(fixed, runs=runs)
         if self.comparison.first_divergence is not None:
             made = self._changed.experiment(self.comparison.first_divergence, fixed.without(self.plain))
@@ -701,19 +737,19 @@ class Investigation:
             return
         if self._probed is None:
             kinds = hypotheses_of_kind(divergence) if varies_alone(divergence) else []
-            self._causes += [_cause(one, Status.LIKELY, []) for one in kinds]
+            self._causes += [cause_of(one, Status.LIKELY, []) for one in kinds]
             return
         if not varies_alone(divergence):
-            self._causes += [_cause(one, Status.POSSIBLE, []) for one in self._examined[:_FEW]]
+            self._causes += [cause_of(one, Status.POSSIBLE, []) for one in self._examined[:_FEW]]
         self._suppose(divergence, self._probed.sources)
 
     def _suppose(self, divergence: Divergence, sources: Sequence[Source]) -> None:
         """Add causes that something points to but no experiment showed, and untried outside sources."""
-        self._causes += [_cause(one, Status.LIKELY, []) for one in hypotheses_of_kind(divergence)]
-        named = {_named(cause) for cause in self._causes}
+        self._causes += [cause_of(one, Status.LIKELY, []) for one in hypotheses_of_kind(divergence)]
+        named = {as_named(cause) for cause in self._causes}
         for one in hypotheses(divergence, sources, leftovers=()):
             status = open_status(one, divergence, self._is_tried)
-            if status and _named(cause := _cause(one, status, [])) not in named:
+            if status and as_named(cause := cause_of(one, status, [])) not in named:
                 self._causes.append(cause)
 
     def _is_tried(self, intervention: Intervention) -> bool:
@@ -725,74 +761,40 @@ class Investigation:
             or any(made.covers(intervention) for made in refuted)
         )
 
-    @property
-    def _process(self) -> str:
-        """Key of the process that differs first."""
-        first = self.comparison.first_divergence
-        return "" if first is None else first.process
-
-    def _started(self) -> Path | None:
-        """Return the file that the program of the process that differs is started from."""
-        first, runs = self.comparison.first_divergence, self.comparison.runs
-        outermost = first.stack[-1].file if first is not None and first.stack else None
-        command = runs[0].command if runs and not is_other_program(self._process) else ()
-        return started_program(command, outermost)
-
     def _conclude(self) -> None:
         named: dict[tuple[str, tuple[Frame, ...]], Cause] = {}
         for one in self._found:
-            cause = _cause(one.hypothesis, one.status, one.experiments)
-            key = _named(cause)
+            cause = cause_of(one.hypothesis, one.status, one.experiments)
+            key = as_named(cause)
             known = named.get(key)
             named[key] = cause if known is None else replace(known, experiments=(*known.experiments, *one.experiments))
         self._causes = [*named.values(), *self._causes]
         if not any(cause.status is Status.CONFIRMED for cause in self._causes):
             # What the program's text shows comes before what runs that were equal by chance may have shown.
-            shown = {_named(cause) for cause in self._causes if cause.status is not Status.POSSIBLE}
-            likely = [cause for cause in likely_causes_left(self.likely, self._is_tried) if _named(cause) not in shown]
-            said = {_named(cause) for cause in likely}
-            self._causes = [*likely, *(cause for cause in self._causes if _named(cause) not in said)]
+            shown = {as_named(cause) for cause in self._causes if cause.status is not Status.POSSIBLE}
+            likely = [
+                cause for cause in likely_causes_left(self.likely, self._is_tried) if as_named(cause) not in shown
+            ]
+            said = {as_named(cause) for cause in likely}
+            self._causes = [*likely, *(cause for cause in self._causes if as_named(cause) not in said)]
         elif self._unexplained is not None and self._found:
             # The causes found do not explain everything, and the search ended before it reached the rest.
             self._causes += likely_causes_left(self._likely_now, self._is_tried)
-        last = self._trials.get(self._held)
+        last, first = self._trials.get(self._held), self.comparison.first_divergence
         self._fixes = [
             *fixes_for(
                 [one.hypothesis for one in self._found],
                 last,
                 self._changed,
                 self.step_seconds,
-                self._started(),
-                is_in_task=is_sent_functions(self._process),
+                program_of(self.comparison),
+                is_in_task=first is not None and is_sent_functions(first.process),
             ),
             *(outside_fix(cause, trial, self.step_seconds) for cause, trial in self._alternatives),
         ]
-
-
-def likely_causes_left(
-    likely: Sequence[Hypothesis], is_tried: Callable[[Intervention], bool] = lambda intervention: False
-) -> list[Cause]:
-    """Return as causes what is likely from the records, without what was tried and refuted."""
-    return [_cause(one, Status.LIKELY, []) for one in likely if one.cause in ANSWERED or not is_tried(one.intervention)]
-
-
-def _has_order_of_addresses(candidates: Sequence[Hypothesis]) -> bool:
-    return any(one.cause == "address-order" and one.source is not None for one in candidates)
-
-
-def _named(cause: Cause) -> tuple[str, tuple[Frame, ...]]:
-    """Return what a report shows of a cause."""
-    return cause.identifier, tuple(cause.sites[:1])
 
 
 def _may_depend_on_timing(divergence: Divergence) -> bool:
     """Whether what differs may well be equal by chance."""
     is_at_once = divergence.kind in (Kind.OP, Kind.MUTATION) or divergence.received_at is not None
     return is_at_once or is_beside(divergence)
-
-
-def _cause(hypothesis: Hypothesis, status: Status, experiments: Sequence[Experiment]) -> Cause:
-    entry = causes()[hypothesis.cause]
-    return Cause(
-        hypothesis.cause, entry.title, status, (entry.why, *hypothesis.evidence), tuple(experiments), hypothesis.sites
-    )

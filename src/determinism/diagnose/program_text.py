@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path, PurePath
 
+from determinism.comparison.result import Comparison
+from determinism.process_name import is_other_program
 from determinism.run_spec import ChangedLines, CodeChange
 from determinism.trace.schema import Frame
 
@@ -88,6 +90,14 @@ def lines_at_start(program: Path, code: str, *, before: Sequence[Frame] = ()) ->
     space = [""] * isinstance(last, ast.Import | ast.ImportFrom)
     changed = ChangedLines(last.end_lineno, last.end_lineno, kept, "\n".join([kept, *space, *added]))
     return CodeChange(str(program), (changed,), tuple(imports))
+
+
+def program_of(comparison: Comparison) -> Path | None:
+    """Return the file that the program of the process that differs first is started from; None if unknown."""
+    first, runs = comparison.first_divergence, comparison.runs
+    is_started = bool(runs) and not (first is not None and is_other_program(first.process))
+    outermost = first.stack[-1].file if first is not None and first.stack else None
+    return started_program(runs[0].command if is_started else (), outermost)
 
 
 def started_program(command: Sequence[str], outermost: str | None) -> Path | None:

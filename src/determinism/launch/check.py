@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from determinism.comparison.divergence import Divergence
 from determinism.comparison.fingerprints import ordered
 from determinism.comparison.records import read_unwritten
 from determinism.comparison.result import Comparison, RunSummary
@@ -28,9 +29,10 @@ from determinism.diagnose.experiments import (
     Hypothesis,
     Intervention,
     Trial,
+    likely_causes_left,
 )
 from determinism.diagnose.hypotheses import likely_hypotheses
-from determinism.diagnose.investigation import Investigation, likely_causes_left
+from determinism.diagnose.investigation import Investigation
 from determinism.diagnose.sources import (
     differing_sources,
     places_used,
@@ -136,13 +138,15 @@ class LaunchedExperiments(ExperimentRunner):
     ) -> None:
         self._stack.close()
 
-    def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
+    def compare(
+        self, intervention: Intervention, *, runs: int, may_be_short: bool = False, past: Divergence | None = None
+    ) -> Trial:
         """See `ExperimentRunner.compare`."""
         if may_be_short and self.early is not None:
-            trial = self._trial(intervention, runs, probes=False, early=self.early)
+            trial = self._trial(intervention, runs, probes=False, early=self.early, past=past)
             if trial.failure is None:
                 return trial
-        return self._trial(intervention, runs, probes=False)
+        return self._trial(intervention, runs, probes=False, past=past)
 
     def probe(self, intervention: Intervention) -> Trial:
         """See `ExperimentRunner.probe`.
@@ -162,7 +166,15 @@ class LaunchedExperiments(ExperimentRunner):
             raise ShortRunsEqual
         return trial
 
-    def _trial(self, intervention: Intervention, runs: int, *, probes: bool, early: ShortRuns | None = None) -> Trial:
+    def _trial(
+        self,
+        intervention: Intervention,
+        runs: int,
+        *,
+        probes: bool,
+        early: ShortRuns | None = None,
+        past: Divergence | None = None,
+    ) -> Trial:
         why_not = next((why for factor in sorted(intervention.factors) if (why := obstacle(*factor))), None)
         if why_not is not None:
             return Trial(intervention, 0, Verdict.INCONCLUSIVE, None, failure=why_not)
@@ -175,27 +187,25 @@ class LaunchedExperiments(ExperimentRunner):
         title = _PROBING if probes else f"experiment {self._experiments}: {intervention.summary}"
         names: list[str] = []
         traces: list[Trace] = []
-        comparison: Comparison | None = None
+        made: list[Trial] = []
         began, own_began = time.monotonic(), time.process_time()
         try:
             for number in range(1, runs + 1):
                 names.append(f"experiment-{self._number}-run-{number}")
-                on_progress = self.announce(
-                    title,
-                    self.output.log(names[-1]),
-                    part=f"run {number} of {'' if probes else 'up to '}{runs}",
-                    seconds=self.budget,
-                    is_limit=True,
-                )
+                part = f"run {number} of {'' if probes else 'up to '}{runs}"
+                log = self.output.log(names[-1])
+                on_progress = self.announce(title, log, part=part, seconds=self.budget, is_limit=True)
                 notes = self._notes(names[-1]) if probes else None
                 traces.append(self._run(intervention, names[-1], title, number, on_progress, notes, early))
                 if len(traces) > 1:
-                    comparison = compare_runs([traces[0], traces[-1]], allow_failure=True)
-                    if comparison.verdict is not Verdict.SAME:
+                    made.append(_result(intervention, traces))
+                    if not (made[-1].is_equal or (past is not None and made[-1].removes(past))):
                         break
-            assert comparison is not None
             trial = replace(
-                _result(intervention, traces, comparison),
+                _decisive(made, past),
+                runs=len(traces),
+                # Fixing sources at their lines costs time that a fix of the program would not.
+                step_seconds=None if intervention.sources else least_step_seconds(traces),
                 entropy=entropy_readers(traces[0].folder),
                 seconds=round(time.monotonic() - began, 1),
                 steps=None if early is None else early.steps,
@@ -321,20 +331,30 @@ def entropy_readers(trace: Path) -> tuple[tuple[Frame, ...], ...]:
     return tuple(stacks)
 
 
-def _result(intervention: Intervention, traces: list[Trace], comparison: Comparison) -> Trial:
+def _result(intervention: Intervention, traces: list[Trace]) -> Trial:
+    """Compare the newest run with the first."""
+    pair = [traces[0], traces[-1]]
+    comparison = compare_runs(pair, allow_failure=True)
     is_known = comparison.verdict is not Verdict.INCONCLUSIVE
-    extents = [{process.key: process.extent[0] for process in ordered(trace)} for trace in (traces[0], traces[-1])]
+    extents = [{process.key: process.extent[0] for process in ordered(trace)} for trace in pair]
     return Trial(
         intervention,
         len(traces),
         comparison.verdict,
         comparison.first_divergence,
-        # Fixing sources at their lines costs time that a fix of the program would not.
-        step_seconds=None if intervention.sources else least_step_seconds(traces),
         failure=None if is_known else "; ".join(trouble.message for trouble in comparison.trouble),
         others=comparison.divergences,
         records={key: min(count, extents[1][key]) for key, count in extents[0].items() if key in extents[1]},
     )
+
+
+def _decisive(made: Sequence[Trial], past: Divergence | None) -> Trial:
+    """Return the comparison that decides about several runs: the last one, or the first that differs if runs were made past that."""
+    differing = [one for one in made if one.divergence is not None]
+    if past is None or not differing or not made[-1].removes(past):
+        return made[-1]
+    first = differing[0]
+    return replace(first, num_differing=sum(one.shows(first.divergence) for one in differing if first.divergence))
 
 
 def least_step_seconds(traces: Sequence[Trace]) -> float | None:

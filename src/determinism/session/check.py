@@ -16,8 +16,8 @@ from typing import Any
 from determinism.comparison.processes import ComparePairs, compare_none
 from determinism.comparison.result import Comparison
 from determinism.comparison.runs import compare_opened, compare_runs
+from determinism.diagnose.experiments import likely_causes_left
 from determinism.diagnose.hypotheses import likely_hypotheses
-from determinism.diagnose.investigation import likely_causes_left
 from determinism.errors import StateError, UsageError
 from determinism.frameworks.registry import RECORDERS
 from determinism.session.record import record
