@@ -349,6 +349,14 @@ def test_the_string_hash_salt_is_distinguished_from_addresses() -> None:
     assert found(objects) == [("address-order", "confirmed")]
 
 
+@pytest.mark.parametrize("elements", ["sortable", "hashed"])
+def test_the_salt_is_not_tried_for_sortable_elements_if_the_runs_differ_later_anyway(elements: str) -> None:
+    source = replace(used(SET), elements=elements)
+    program = Pretended([(divergence(), [SET]), (divergence(50, line=30), ["numpy-seed"])], [source])
+    investigated(program)
+    assert (Intervention.fix("hash-seed") in program.made) == (elements == "hashed")
+
+
 @dataclass
 class OfAddresses(Pretended):
     """A program that depends on addresses, which happen to be equal while the string hash salt is fixed and nothing moves memory."""
@@ -1189,11 +1197,13 @@ def test_the_evidence_runs_affect_how_many_equal_runs_are_enough(elements: int |
     assert [made.runs for made in comparison.experiments] == [runs]
 
 
-def test_two_equal_runs_are_enough_for_an_unseeded_generator() -> None:
-    comparison = investigated(
-        Pretended([(divergence(kind=Kind.RNG), ["torch-seed"])], early_steps=2), likely=[missing_seed()]
-    )
-    assert [(fix.verified, fix.runs, fix.steps) for fix in comparison.fixes] == [(True, 2, None)]
+@pytest.mark.parametrize(("has_linted_order", "runs"), [(False, 2), (True, 4)])
+def test_two_equal_runs_are_enough_for_an_unseeded_generator_unless_a_set_may_have_another_order(
+    has_linted_order: bool, runs: int
+) -> None:
+    program = Pretended([(divergence(kind=Kind.RNG), ["torch-seed"])], early_steps=None if has_linted_order else 2)
+    comparison = investigated(program, likely=[missing_seed()], has_linted_order=has_linted_order)
+    assert [(fix.verified, fix.runs, fix.steps) for fix in comparison.fixes] == [(True, runs, None)]
 
 
 def test_experiments_use_short_runs_but_a_fix_is_verified_by_whole_ones(tmp_path: Path) -> None:

@@ -71,6 +71,12 @@ def test_a_line_counts_if_a_rule_for_the_same_cause_fires_there(file: Path) -> N
     assert says(used(file, 5, "address-order")), "only an experiment tells the two apart"
 
 
+def test_a_rule_fires_in_a_file_on_the_stack_at_whichever_line(file: Path) -> None:
+    assert linted(file).fires("hash-order")
+    assert not linted(file).fires("seed-missing-numpy")
+    assert not linted(file, recorded=(3, "something else")).fires("hash-order"), "the file has changed since it ran"
+
+
 def test_library_lines_and_factors_without_a_line_are_not_considered(file: Path) -> None:
     says = linted(file)
     assert not says(used(file, 5, "hash-order", is_in_library=True))

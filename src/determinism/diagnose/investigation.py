@@ -112,6 +112,8 @@ class Investigation:
     """The same for a later divergence, which appears once the cause of the first one is removed."""
     is_linted: Callable[[Hypothesis], bool] = lambda hypothesis: False
     """Whether a lint rule fires on the line of a candidate, which is then tried first."""
+    has_linted_order: bool = False
+    """Whether lint names an order of a set: two runs may have the same one by chance, which hides a second cause."""
     command: str = ""
     """The command that continues the search."""
     changed_files: Sequence[str] = ()
@@ -598,7 +600,7 @@ class Investigation:
 
     def _is_certain(self, intervention: Intervention) -> bool:
         """Whether two runs without it never agree: a generator that nobody seeded starts from random bytes of the operating system."""
-        at = self._unexplained if self._occurrence.whole.is_always else None
+        at = self._unexplained if self._occurrence.whole.is_always and not self.has_linted_order else None
         return at is not None and any(
             self._held.also(one.intervention) == intervention and is_never_seeded(one, at) for one in self._likely_now
         )
@@ -619,9 +621,7 @@ class Investigation:
     def _all_told_apart(
         self, removed: Sequence[Hypothesis], divergence: Divergence
     ) -> tuple[Sequence[Hypothesis], Sequence[Hypothesis]]:
-        """Return what to remove, and the causes by their correct names; if the search is interrupted meanwhile, the causes
-        are kept as likely, under their previous names.
-        """
+        """Return what to remove, and the causes by their correct names; if that is interrupted, keep them as likely, as they were named."""
         try:
             named = [self._by_addresses(hypothesis, removed, divergence) for hypothesis in removed]
             can_be_fixed = named != removed and obstacle(_ADDRESSES, Action.FIXED) is None
@@ -658,12 +658,12 @@ class Investigation:
             return self._deciding(hypothesis, removed, probed.sources)
         if hypothesis.cause == "outside-entropy" and hypothesis.source is None:
             return entropy_named(hypothesis, self._trial(removed).entropy)
-        seeded_later = self._seeded_later(hypothesis, divergence)
-        if seeded_later:
+        if seeded_later := self._seeded_later(hypothesis, divergence):
             return replace(hypothesis, cause="seed-too-late", sites=(*seeded_later, *hypothesis.sites))
-        if hypothesis.cause not in ("hash-order", "hash-value") or not (
-            hypothesis.intervention.sources and self.can_try_fixes
-        ):
+        is_salted = hypothesis.cause in ("hash-order", "hash-value") and bool(hypothesis.intervention.sources)
+        # Nothing is left open about sortable elements, and a salt can be offered as another fix only if it makes runs equal.
+        is_sortable = hypothesis.source is not None and hypothesis.source.elements == "sortable"
+        if not (is_salted and self.can_try_fixes) or (is_sortable and not self._trial(removed).is_equal):
             return hypothesis
         salted = replace(hypothesis, intervention=Intervention.fix("hash-seed"))
         instead = [salted if other is hypothesis else other for other in removed]

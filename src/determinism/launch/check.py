@@ -630,15 +630,15 @@ class Check:
     ) -> Comparison:
         request, run_seconds = self.request, max(run.idle_seconds for run in comparison.runs)
         exit_statuses = {run.exit_status for run in comparison.runs}
+        linted = LintedCandidates(comparison, traces)
         which = "further runs" if short is None else f"runs of the first {short.extent}"
         if short is not None:
             run_seconds = short.seconds
             request = replace(request, spec=replace(request.spec, steps=short.steps))
             exit_statuses.add(0)  # the exit status of a program that is ended after `short.steps`
         budget = request.budget if request.budget is not None else default_budget(run_seconds)
-        self.warn(
-            f"Looking for the cause with {which}, for at most {_limit(budget, comparison)}. Ctrl-C keeps the findings."
-        )
+        limit = _limit(budget, comparison)
+        self.warn(f"Looking for the cause with {which}, for at most {limit}. Ctrl-C keeps the findings.")
         search: FactorSearch | Investigation | None = None
         try:
             with LaunchedExperiments(
@@ -666,7 +666,8 @@ class Check:
                     frameworks={str(p.description.get("framework")) for trace in traces for p in trace.processes},
                     likely=self._likely,
                     likely_of=lambda left: likely_hypotheses(replace(comparison, first_divergence=left), traces),
-                    is_linted=LintedCandidates(comparison, traces),
+                    is_linted=linted,
+                    has_linted_order=linted.fires("hash-order"),
                     command=longer_search(request, 2 * budget),
                     executions=executions(comparison.first_divergence, traces) if comparison.first_divergence else 1,
                     changed_files=() if request.fresh_copy else _changed_files(self._output, traces),

@@ -447,10 +447,9 @@ class LintedCandidates:
     def __call__(self, hypothesis: Hypothesis) -> bool:
         """Whether lint names the line of a candidate."""
         source = hypothesis.source
-        if source is None and self._divergence is not None and hypothesis.cause in SEEDED_LIBRARIES.values():
+        if source is None and hypothesis.cause in SEEDED_LIBRARIES.values():
             # A missing seed belongs to no line: the draw may be deep in a library, or on a line before the divergence.
-            files = dict.fromkeys(frame.file for frame in self._divergence.stack)
-            return any(hypothesis.cause in rules for file in files for rules in self._rules_in(file).values())
+            return self.fires(hypothesis.cause)
         if source is None:
             return False
         names = next((names for names in _SAME if hypothesis.cause in names), {hypothesis.cause})
@@ -461,6 +460,12 @@ class LintedCandidates:
             for site in sites
             for line in range(site.line, max(site.end_line, site.line) + 1)
         )
+
+    def fires(self, rule: str) -> bool:
+        """Whether a rule fires anywhere in the files on the stack."""
+        stack = () if self._divergence is None else self._divergence.stack
+        files = dict.fromkeys(frame.file for frame in stack)
+        return any(rule in rules for file in files for rules in self._rules_in(file).values())
 
     @cached_property
     def _recorded(self) -> dict[str, set[tuple[int, str]]]:
