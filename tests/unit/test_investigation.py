@@ -103,6 +103,7 @@ class Pretended:
     probes_are_short: bool = False
     unprobed: Sequence[Unprobed] = ()
     unseeded: Sequence[str] = ()
+    seedings: Mapping[str, Sequence[tuple[SourceSite, int]]] = field(default_factory=dict)
 
     def probe(self, intervention: Intervention) -> Trial:
         trial = self.compare(intervention, runs=2, may_be_short=self.probes_are_short)
@@ -115,6 +116,7 @@ class Pretended:
             used=noted,
             unprobed=self.unprobed,
             unseeded=self.unseeded,
+            seedings=self.seedings,
         )
 
 
@@ -151,6 +153,23 @@ def test_two_causes_of_one_divergence_are_both_named() -> None:
     comparison = investigated(Pretended([(divergence(), ["python-seed", "numpy-seed"])]))
     assert found(comparison) == [("seed-missing-python", "confirmed"), ("seed-missing-numpy", "confirmed")]
     assert all(len(cause.experiments) >= 2 for cause in comparison.causes)
+
+
+@pytest.mark.parametrize(("records", "is_early"), [(30, True), (5, False)])
+def test_generators_that_are_seeded_only_after_the_divergence_are_tried_together_first(
+    records: int, is_early: bool
+) -> None:
+    seeding = [(used(FixedSource("/p/train.py", 30, "seed-value")).site, records)]
+    program = Pretended([(divergence(kind=Kind.RNG), ["torch-seed", "python-seed"])])
+    program.seedings = {"torch": seeding, "random": seeding, "numpy": seeding}
+    comparison = investigated(program)
+    named = ["seed-too-late"] * 2 if is_early else ["seed-missing-torch", "seed-missing-python"]
+    assert {name for name, _ in found(comparison)} == {*named}
+    assert not is_early or all(fix.verified for fix in comparison.fixes)
+    # Runs in which everything is fixed come only after those in which all three generators are seeded.
+    seeds = {("torch-seed", Action.FIXED), ("python-seed", Action.FIXED), ("numpy-seed", Action.FIXED)}
+    together = next(made for made in program.made if seeds <= made.factors)
+    assert (together.factors == seeds) is is_early
 
 
 def test_among_many_sources_the_one_at_fault_is_found_by_halving() -> None:

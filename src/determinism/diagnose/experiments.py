@@ -413,6 +413,18 @@ class Trial:
         are_noted = all(one.source in _ALWAYS_NOTED and one.file not in unseen for one in sources)
         return bool(sources) and are_noted and self.divergence is not None and sources.isdisjoint(self.used)
 
+    def unseeded_until(self, divergence: Divergence) -> list[str]:
+        """Return the global generators that no call had seeded when two runs diverged, as the factors that seed them name them.
+
+        Either they ended in different states, or the program seeded them only later.
+        """
+        late = []
+        for library in SEEDED_LIBRARIES:
+            calls = self.seedings.get(library, ())
+            if calls and all(records > divergence.record for _, records in calls):
+                late.append("python" if library == "random" else library)
+        return [*self.unseeded, *(name for name in late if name not in self.unseeded)]
+
     def shows(self, divergence: Divergence) -> bool:
         """Whether a divergence recurs, as the first or in another process or stream: which comes first may depend on timing."""
         first = () if self.divergence is None else (self.divergence,)

@@ -212,7 +212,7 @@ def hypotheses(
         environment: The differences between the environments of the runs.
         frameworks: The frameworks that were recorded.
         changed_files: Files that the runs changed in the working directory, whether or not a later one was seen to read them.
-        unseeded: The global generators, `numpy` or `python`, that ended in different states.
+        unseeded: The global generators, such as `numpy` or `python`, that were not seeded before.
     """
     draws_in_turn = divergence.kind is Kind.RNG and any(source.source == _QUEUE for source in sources)
     if draws_in_turn:

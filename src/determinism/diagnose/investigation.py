@@ -242,7 +242,7 @@ class Investigation:
             environment=environment,
             frameworks=self.frameworks,
             changed_files=self.changed_files if not self._found else (),
-            unseeded=probed.unseeded,
+            unseeded=probed.unseeded_until(divergence),
         )
         candidates = [hypothesis for hypothesis in candidates if self._held.also(hypothesis.intervention) != self._held]
         # What lint names may just as well be the second cause; likely causes apply only to the first divergence.
@@ -253,7 +253,7 @@ class Investigation:
         # One constant where a seed is made covers every generator seeded with it.
         candidates.sort(key=lambda one: not one.makes_seed)
         named += [one for one in candidates if any(is_same(one, other) for other in self._likely_now)]
-        seeds = [Intervention.fix(f"{name}-seed") for name in probed.unseeded]
+        seeds = [Intervention.fix(f"{name}-seed") for name in probed.unseeded_until(divergence)]
         named += [one for one in candidates if one.intervention in seeds and one not in named]
         candidates = self._with_caches_in_place(candidates, probed, divergence)
         is_of_addresses = any(one.cause == "address-order" and one.source is not None for one in candidates)
