@@ -62,3 +62,30 @@ def test_a_file_that_is_not_python_in_utf_8_is_not_read(content: bytes, tmp_path
     file.write_bytes(content)
     assert Module.read(file) is None
     assert Module.read(tmp_path / "missing.py") is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("f()", "f(seed=0)"),
+        ("f(  # none\n)", "f(seed=0  # none\n)"),
+        ("f(a, (b))", "f(a, (b), seed=0)"),
+        ("f(a,)", "f(a, seed=0)"),
+        ("f(a,  # the last, so far,\n)", "f(a, seed=0  # the last, so far,\n)"),
+        ("f(\n    a, b=1\n)", "f(\n    a, b=1, seed=0\n)"),
+        ("f(\n    a,\n    b=1\n)", "f(\n    a,\n    b=1,\n    seed=0\n)"),
+        ("f(\n    a,\n    *b,\n)", "f(\n    a,\n    *b,\n    seed=0,\n)"),
+        ("f(\n    a,\n    **b,  # c,\n)", "f(\n    a,\n    **b,  # c,\n    seed=0,\n)"),
+        ("f(\n    a,\n    b)", "f(\n    a,\n    b, seed=0)"),
+    ],
+)
+def test_a_new_last_argument_stands_as_the_one_before_it_does(tmp_path: Path, before: str, after: str) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(before)
+    module = Module.read(str(file))
+    assert module is not None
+    call = module.tree.body[0].value  # type: ignore[attr-defined]
+    edit = module.last_argument(call, "seed=0")
+    changed = f"{before[: edit.start]}{edit.text}{before[edit.end :]}"
+    assert changed == after
+    ast.parse(changed)

@@ -22,6 +22,8 @@ FILLING = frozenset(["append", "extend", "add", "insert", "update", "put", "appe
 _NUMBERS = frozenset({"range", "int", "float", "len", "round", "ord", "numel", "dim", "ndim"})
 """Calls that return numbers, whose hashes are the same in each run."""
 
+_COMMENT = re.compile(rb"#[^\n]*")
+
 _BARS = ("tqdm", "track")
 """Functions that show a loop's progress and yield what they are given."""
 _COUNTS = ("range", "trange")
@@ -227,11 +229,11 @@ class Module:
         expressions = (node for node in self.nodes if isinstance(node, ast.expr))
         return next((node for node in expressions if place_of(node) == place), None)
 
-    def start(self, node: ast.expr | ast.stmt) -> int:
+    def start(self, node: ast.expr | ast.keyword | ast.stmt) -> int:
         """Return the offset of a node's first byte."""
         return self._begins[node.lineno - 1] + node.col_offset
 
-    def end(self, node: ast.expr | ast.stmt) -> int:
+    def end(self, node: ast.expr | ast.keyword | ast.stmt) -> int:
         """Return the offset of the byte after a node."""
         line, column = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
         return self._begins[line - 1] + column
@@ -259,12 +261,21 @@ class Module:
         return Edit(opened, opened, text if not (call.args or call.keywords) else f"{text}, ")
 
     def last_argument(self, call: ast.Call, text: str) -> Edit:
-        """Add a new last argument to a call."""
-        before = self.end(call) - 1
-        given = self.source[self.end(call.func) : before].rstrip()
-        joint = "" if given.endswith((b"(", b",")) else ", "
-        at = before if joint else self.end(call.func) + len(given)
-        return Edit(at, at, f"{joint}{text}" if joint or given.endswith(b"(") else f" {text}")
+        """Add a new last argument to a call, on a line of its own if the last one has such a line."""
+        given: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
+        last = max(given, key=self.end, default=None)
+        begin, closed = self.end(last or call.func), self.end(call) - 1
+        # A comment may end in anything.
+        bare = _COMMENT.sub(lambda comment: b" " * len(comment[0]), self.source[begin:closed])
+        at = begin + len(bare.rstrip())
+        if last is None:
+            return Edit(at, at, text)
+        comma = "" if bare.rstrip().endswith(b",") else ","
+        indent = self.source[: self.start(last)].rpartition(b"\n")[2].decode()
+        rest, is_open, _ = self.source[at:closed].partition(b"\n")
+        if indent.strip() or not is_open:
+            return Edit(at, at, f"{comma} {text}")
+        return Edit(at, at + len(rest), f"{comma}{rest.decode()}\n{indent}{text}{'' if comma else ','}")
 
     def line_after(self, statement: ast.stmt, text: str) -> Edit | None:
         """Add a line after a statement, indented as it is; None if other statements share its lines."""
