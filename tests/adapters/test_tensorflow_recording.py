@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -219,14 +220,21 @@ def counted(value: np.ndarray[Any, Any]) -> Any:  # LINE counted
     return value
 
 
+@cache
+def seeds_of_a_layer() -> Any:
+    """What a random layer of Keras draws its seeds from: a variable, which each call changes."""
+    return keras.random.SeedGenerator(1)
+
+
 @pytest.mark.parametrize(
     ("stage", "words"),
     [
         (lambda x: tf.numpy_function(counted, [x], tf.int64), "runs Python: counted at test_tensorflow_recording.py:"),
         (lambda x: tf.py_function(counted, [x], tf.int64), "runs Python: counted at test_tensorflow_recording.py:"),
         (lambda x: tf.cond(x > 1, lambda: tf.random.uniform([], 0, 9, tf.int64), lambda: x), "draws random numbers"),
+        (lambda x: keras.random.uniform([], seed=seeds_of_a_layer()) + tf.cast(x, "float32"), "draws random numbers"),
     ],
-    ids=["numpy_function", "py_function", "draw in a branch"],
+    ids=["numpy_function", "py_function", "draw in a branch", "seeds of a layer"],
 )
 @pytest.mark.parametrize("in_parallel", [False, True])
 def test_a_stage_that_may_vary_is_named_with_the_reason(
@@ -249,3 +257,13 @@ def test_a_stage_that_may_vary_is_named_with_the_reason(
         lines = Path(__file__).read_text(encoding="utf-8").splitlines()
         assert f"{words}{next(at for at, text in enumerate(lines, 1) if text.endswith('# LINE counted'))}" in stages
     assert (found.trace.processes[0].description.get("racy") is not None) == in_parallel
+
+
+def test_a_stage_that_draws_by_the_seed_of_each_element_may_not_vary(tmp_path: Path) -> None:
+    def run() -> None:
+        samples = tf.data.Dataset.range(3).map(lambda x: tf.random.stateless_uniform([], [x, 1]), num_parallel_calls=2)
+        for value in samples:
+            value.numpy()
+
+    (stages,) = {one.arguments for one in recorded(tmp_path, run).ops("tf::IteratorGetNext")}
+    assert "ParallelMap(" in stages and "draws random numbers" not in stages

@@ -254,6 +254,8 @@ def _is_tensor(text: Text, index: ast.expr) -> bool:
 # Results decided by timing, or by a generator that is not restored.
 
 _SAFE = ("1", "None")
+_RANDOM_LAYER = re.compile(r"\.layers\.(Random[A-Z]|RandAugment$|AugMix$|CutMix$|MixUp$)")
+"""Layers that draw for each call from a variable that holds their seed, even if they are given one."""
 
 
 def of_calls(text: Text) -> Iterator[Finding]:
@@ -302,15 +304,21 @@ def _seeds_for_good(text: Text) -> bool:
 
 
 def _draws(text: Text, function: ast.expr) -> bool:
-    """Whether a function of the file draws from TensorFlow's global generator."""
+    """Whether a function of the file draws from TensorFlow's global generator, or from the seeds that a layer of Keras keeps."""
     bodies: list[Scope] = [function] if isinstance(function, ast.Lambda) else []
     if isinstance(function, ast.Name | ast.Attribute):
         bodies += [one for _, one in text.program.functions.get(last_part(function), ())]
-    return any(
-        isinstance(one, ast.Call) and (drawn_library(text.module, one) == "tensorflow")
-        for body in bodies
-        for one in within(body)
+    called = [one for body in bodies for one in within(body) if isinstance(one, ast.Call)]
+    return any(drawn_library(text.module, one) == "tensorflow" for one in called) or any(
+        _has_random_layer(text, one) for one in (function, *(call.func for call in called))
     )
+
+
+def _has_random_layer(text: Text, name: ast.expr) -> bool:
+    """Whether a name refers to a random layer of Keras, or to a model made of some on the same lines."""
+    values = text.program.values_of(text.module, name, as_whole=True) if isinstance(name, ast.Name) else ()
+    made = (one for _, value in values for one in ast.walk(value) if isinstance(one, ast.Call))
+    return any(_RANDOM_LAYER.search(text.module.dotted(one.func)) for one in made)
 
 
 def _uses(text: Text, root: str) -> bool:

@@ -302,8 +302,10 @@ def _lets_order_vary(options: Any) -> bool:
 
 
 def _draws(function: Any) -> bool:
-    """Whether the function of a stage draws from a generator that its calls share."""
-    return any(is_random(node.op) and not takes_its_seed(node.op) for node in _nodes_of(function))
+    """Whether the function of a stage draws from a generator that its calls share, such as the seeds that layers of Keras keep."""
+    nodes = list(_nodes_of(function))
+    drawn = [takes_its_seed(node.op) for node in nodes if is_random(node.op)]
+    return not all(drawn) or (bool(drawn) and any(writes_variables(node.op) for node in nodes))
 
 
 _RUNS_PYTHON = "runs Python"
