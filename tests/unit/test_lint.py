@@ -477,6 +477,8 @@ def test_a_cause_is_found_without_running_the_program(program: str, rule: str) -
         "import os\nnames = os.listdir('.')\nnames.sort()\nfor name in names:\n    open(name)\n",
         "import os, logging\nlogging.info('%s', os.listdir('.'))\n",
         "numbers = {1, 2, 3}\nprint([number for number in numbers])\n",
+        "def f(known):\n    key = tuple({'a', 'b'})\n    return known[key]\n",
+        "def f(known):\n    return known[frozenset({'a', 'b'})]\n",
         "import time, torch\nstart = time.time()\nif time.time() - start > 9:\n    print('slow')\n",
         "import torch\nx = torch.empty(3)\nx.fill_(0)\nprint(x)\n",
         "import numpy\n\ndef draw(rows):\n    return numpy.random.permutation(rows)\n",
@@ -566,6 +568,8 @@ def test_code_that_cannot_change_a_result_is_not_reported(text: str) -> None:
         ("import json\n\ndef f(path):\n    json.dump(list({'a', 'b'}), path)\n", "hash-order"),
         ("def first(rows):\n    return rows[0]\n\ndef f(other):\n    return first(list({'a', 'b'}))\n", "hash-order"),
         ("import torch\n\ndef f(table):\n    for word in {'a', 'b'}:\n        table[word] = torch.randn(3)\n", "hash-order"),
+        ("def f(table):\n    names = list({'a', 'b'})\n    return table[names].values\n", "hash-order"),
+        ("def f(rows):\n    return rows[[int(word[1:]) for word in {'a1', 'b2'}]]\n", "hash-order"),
         ("import os, torch\n\ndef f(path, model):\n    for name in os.listdir(path):\n        model(torch.load(name)).backward()\n", "listing-order"),
         ("def f(path):\n    with open(path) as out:\n        for word in {'a', 'b'}:\n            out.write(word)\n", "hash-order"),
         ("import torch\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return x\n\n\ndef main():\n    torch.save(Net()(torch.randn(3)), 'x')\n\n\n"

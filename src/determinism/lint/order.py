@@ -104,8 +104,10 @@ class Flow:
             return self._is_assigned(parent, depth, is_list)
         if not is_list:
             return False
-        if isinstance(parent, ast.Subscript) and parent.value is node:
-            return not (self._is_shown(parent) or self.is_only_one(node) or self._is_counted_along(node))
+        if isinstance(parent, ast.Subscript):
+            is_index = parent.slice is node and self._is_list(node)
+            is_taken_from = parent.value is node and not (self.is_only_one(node) or self._is_counted_along(node))
+            return (is_index or is_taken_from) and not self._is_shown(parent)
         if isinstance(parent, ast.Attribute):
             is_called = isinstance(self._parents.get(parent), ast.Call)
             return parent.attr in ("index", "pop") and is_called and not self.is_only_one(node)
@@ -118,6 +120,14 @@ class Flow:
         if isinstance(parent, ast.Dict):
             return node in parent.values and self._is_kept(parent)
         return isinstance(parent, ast.List | ast.Tuple) and isinstance(node, ast.Starred)
+
+    def _is_list(self, index: ast.AST) -> bool:
+        """Whether an index is a list for certain, so that it takes from an array, a tensor or a table, and in its order."""
+        values = [index]
+        if isinstance(index, ast.Name):
+            values = [*self._text.module.given(self._text.module.scope_of(index), index.id)]
+        made = (isinstance(one, ast.ListComp) or ast.unparse(one).startswith("list(") for one in values)
+        return bool(values) and all(made)
 
     def _is_kept(self, literal: ast.Dict) -> bool:
         """Whether a dictionary literal goes straight into a file that is read again."""
