@@ -172,6 +172,16 @@ def test_generators_that_are_seeded_only_after_the_divergence_are_tried_together
     assert (together.factors == seeds) is is_early
 
 
+def test_a_generator_of_a_library_and_the_turns_of_threads_are_tried_together_before_anything_unrelated() -> None:
+    reseeded = FixedSource("/lib/sampler.py", 20, "unseeded-generator")
+    beside = replace(divergence(kind=Kind.RNG), thread="worker")
+    library = replace(used(reseeded), is_in_library=True, led_by=(LedBy(used(CLOCK).site, None, False),))
+    program = Pretended([(beside, ["thread-schedule", reseeded])], [library])
+    comparison = investigated(program)
+    assert {name for name, _ in found(comparison)} == {"outside-entropy", "shared-generator"}
+    assert not any(("memory", Action.FIXED) in made.factors for made in program.made)
+
+
 def test_among_many_sources_the_one_at_fault_is_found_by_halving() -> None:
     many = [FixedSource("/p/train.py", line, "hash") for line in range(1, 33)]
     program = Pretended([(divergence(), [many[20]])], [used(one) for one in many])

@@ -446,7 +446,8 @@ class Investigation:
         apart from those of libraries, and those that the program's text names apart from the others. Finally all are tried together.
         All candidates that something points to are tried together before those that nothing points to.
         """
-        pointed = [one for one in candidates if one.source is not None or one in named]
+        turns = Intervention.fix("thread-schedule") if is_beside(divergence) else None
+        pointed = [one for one in candidates if one.source or one in named or one.intervention == turns]
         alone = [one for one in pointed if self._held.also(one.intervention) not in self._trials]
         may_be_several, rest = len(pointed) > 1, list(candidates)
         while rest:
