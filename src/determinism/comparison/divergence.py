@@ -417,3 +417,34 @@ def _likeness(output: OutputDifference) -> Likeness | None:
     if output.max_relative <= _ROUNDED[dtype] * _LAST_BIT[dtype]:
         return Likeness.ROUNDING
     return Likeness.COARSER if output.max_relative <= _COARSEST else Likeness.OTHER
+
+
+# The order of divergences in a program.
+
+
+def is_later(one: Divergence, other: Divergence) -> bool:
+    """Whether a divergence is later in the program than another, as far as is known."""
+    if one.process != other.process or one.stream is not None or other.stream is not None:
+        return one.step > other.step
+    return (one.step, one.record) > (other.step, other.record) and not is_same_place(one, other)
+
+
+def is_before(one: Divergence, other: Divergence) -> bool:
+    """Whether a divergence is certainly earlier in the program than another, and at another line."""
+    has_order = one.process == other.process and one.stream is None and other.stream is None
+    return has_order and is_later(other, one) and not is_same_line(one, other)
+
+
+def is_same_line(one: Divergence, other: Divergence) -> bool:
+    """Whether two divergences are at the same op and line, in any step."""
+    return _identity(one)[1:] == _identity(other)[1:]
+
+
+def is_same_place(one: Divergence, other: Divergence) -> bool:
+    """Whether two divergences are at the same point of the program."""
+    return one.process == other.process and _identity(one) == _identity(other)
+
+
+def _identity(one: Divergence) -> tuple[object, ...]:
+    site = one.site
+    return one.step, one.op, one.module, None if site is None else (site.file, site.line)

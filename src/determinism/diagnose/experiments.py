@@ -11,7 +11,18 @@ from functools import cache
 from pathlib import Path, PurePath
 from typing import Protocol
 
-from determinism.comparison.divergence import Cause, Diagnosis, Divergence, Experiment, Status, what_op_does
+from determinism.comparison.divergence import (
+    Cause,
+    Diagnosis,
+    Divergence,
+    Experiment,
+    Status,
+    is_before,
+    is_later,
+    is_same_line,
+    is_same_place,
+    what_op_does,
+)
 from determinism.compile_caches import COMPILE_CACHES, FACT
 from determinism.diagnose.parsed_module import Module
 from determinism.diagnose.sources import ANSWERED, Source, SourceSite, Unprobed, use_text
@@ -355,12 +366,6 @@ def is_never_seeded(hypothesis: Hypothesis, divergence: Divergence) -> bool:
     return is_drawn and hypothesis.cause in SEEDED_LIBRARIES.values()
 
 
-_DOUBT = 0.1
-"""The accepted probability that a difference that was not cured passes for cured."""
-_DOUBT_OF_RACES = 0.02
-MOST_RUNS = 6
-
-
 _ALWAYS_NOTED = frozenset({"clock", "entropy", "process-id"})
 """Sources of which every use by the program's own code is noted; an order counts only where it is not sorted."""
 
@@ -520,8 +525,16 @@ def has_other_surroundings(environment: Sequence[tuple[str, str, str]]) -> bool:
     return any(not name.startswith(made) for name, *_ in environment)
 
 
-class BudgetSpent(Exception):
-    """There is no time left for another experiment."""
+# How often runs show a divergence, and how many equal runs then show that it is gone.
+
+_DOUBT = 0.1
+"""The accepted probability that a difference that was not cured passes for cured."""
+_DOUBT_OF_RACES = 0.02
+MOST_RUNS = 6
+_MOST_RUNS_PAST = 10
+"""The most runs that are made past later differences, to show that one that comes and goes is gone."""
+_LEAST_RUNS_OF_RACES = 3
+"""How often a repeated op varies only approximates how often it varies in a run."""
 
 
 class Rate:
@@ -548,9 +561,9 @@ class Rate:
         """Whether the runs differed in the one pair that revealed the difference, and in no pair since."""
         return self._different == 1 < self.pairs
 
-    def runs_needed(self, *, is_race: bool, tried: int = 0, most: int = MOST_RUNS) -> int:
-        """Return how many equal runs to make to show that a cure is not due to chance, at most so many; see `runs_wanted`."""
-        return min(self.runs_wanted(is_race=is_race, tried=tried), most)
+    def runs_needed(self, *, is_race: bool, tried: int = 0) -> int:
+        """Return how many equal runs to make to show that a cure is not due to chance; see `runs_wanted`."""
+        return min(self.runs_wanted(is_race=is_race, tried=tried), MOST_RUNS)
 
     def runs_wanted(self, *, is_race: bool, tried: int = 0) -> int:
         """Return how many equal runs show that a cure is not due to chance, however long they take.
@@ -599,6 +612,18 @@ class Occurrence:
         for rate in [self.whole, self.short] if is_short else [self.whole]:
             rate.add(pairs=pairs, different=different)
 
+    def runs_needed(self, *, tried: int, are_short: bool = False) -> tuple[int, bool]:
+        """Return how many equal runs to make to show that the divergence is not absent by chance, and whether they suffice.
+
+        Args:
+            tried: How many other cures were tried before.
+            are_short: Whether the runs end soon after the first difference.
+        """
+        rate = self.short if are_short and self.is_race else self.whole
+        wanted = rate.runs_wanted(is_race=self.is_race, tried=tried)
+        runs = min(wanted, MOST_RUNS if self.is_steady or self.is_race else _MOST_RUNS_PAST)
+        return max(runs, _LEAST_RUNS_OF_RACES) if self.is_race else runs, runs >= wanted
+
     def begin(self, trial: Trial) -> None:
         """Restart the rates with runs that still differ: by the causes that remain, runs may differ much less often."""
         self.is_steady, self.whole, self.short = True, Rate(), Rate()
@@ -621,32 +646,8 @@ class EarlierDivergence(Exception):
         self.divergence = divergence
 
 
-def is_later(one: Divergence, other: Divergence) -> bool:
-    """Whether a divergence is later in the program than another, as far as is known."""
-    if one.process != other.process or one.stream is not None or other.stream is not None:
-        return one.step > other.step
-    return (one.step, one.record) > (other.step, other.record) and not is_same_place(one, other)
-
-
-def is_before(one: Divergence, other: Divergence) -> bool:
-    """Whether a divergence is certainly earlier in the program than another, and at another line."""
-    has_order = one.process == other.process and one.stream is None and other.stream is None
-    return has_order and is_later(other, one) and not is_same_line(one, other)
-
-
-def is_same_line(one: Divergence, other: Divergence) -> bool:
-    """Whether two divergences are at the same op and line, in any step."""
-    return _identity(one)[1:] == _identity(other)[1:]
-
-
-def is_same_place(one: Divergence, other: Divergence) -> bool:
-    """Whether two divergences are at the same point of the program."""
-    return one.process == other.process and _identity(one) == _identity(other)
-
-
-def _identity(one: Divergence) -> tuple[object, ...]:
-    site = one.site
-    return one.step, one.op, one.module, None if site is None else (site.file, site.line)
+class BudgetSpent(Exception):
+    """There is no time left for another experiment."""
 
 
 def _divergence_place(one: Divergence) -> str:

@@ -6,7 +6,16 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from determinism.comparison.divergence import Cause, Diagnosis, Divergence, Experiment, Fix, Status
+from determinism.comparison.divergence import (
+    Cause,
+    Diagnosis,
+    Divergence,
+    Experiment,
+    Fix,
+    Status,
+    is_before,
+    is_same_line,
+)
 from determinism.comparison.result import Comparison
 from determinism.diagnose.experiments import (
     CLOCK,
@@ -25,9 +34,7 @@ from determinism.diagnose.experiments import (
     deciding_inspections,
     entropy_named,
     has_other_surroundings,
-    is_before,
     is_never_seeded,
-    is_same_line,
     likely_causes_left,
     minimal,
     unexplained_text,
@@ -60,8 +67,6 @@ _MOST_CAUSES = 5
 _SHIFTED_RUNS = 3
 _MOST_UNTRIED = 4
 _MOST_PROBES = 3
-_MOST_RUNS_PAST = 10
-"""The most runs that are made past later differences, to show that one that comes and goes is gone."""
 _FEW = 2
 """Up to this many hypotheses are tried one by one; if there are more, all are tried together first."""
 _LEAST_RUNS = 2
@@ -579,16 +584,10 @@ class Investigation:
             tried: How many others were tried; if None, the number of trials so far.
         """
         tried = len(self._trials) if tried is None else tried
-        is_short = may_be_short and self._may_end_early and self._is_race
-        rate = self._occurrence.short if is_short else self._occurrence.whole
-        most = MOST_RUNS if self._occurrence.is_steady or self._is_race else _MOST_RUNS_PAST
-        runs = rate.runs_needed(is_race=self._is_race, tried=tried, most=most)
-        if runs < rate.runs_wanted(is_race=self._is_race, tried=tried):
+        runs, are_enough = self._occurrence.runs_needed(tried=tried, are_short=may_be_short and self._may_end_early)
+        if not are_enough:
             self._too_few.add(intervention)
-        if self._is_certain(intervention):
-            return _LEAST_RUNS
-        # How often a repeated op varies only approximates how often it varies in a run.
-        return max(runs, _LEAST_RUNS + 1) if self._is_race else runs
+        return _LEAST_RUNS if self._is_certain(intervention) else runs
 
     @property
     def _may_end_early(self) -> bool:
