@@ -10,6 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     # At run time this would cost every Python process of the program the import of `typing`.
     from collections.abc import Callable, Sequence
+    from typing import NoReturn
 
 
 class DeterminismError(Exception):
@@ -50,6 +51,24 @@ class UsageError(DeterminismError):
 
 class DifferenceError(DeterminismError, AssertionError):
     """Runs that should be the same differ; raised by `Comparison.raise_if_different`."""
+
+
+class Terminated(KeyboardInterrupt):
+    """A signal other than Ctrl-C, such as that of `timeout` or a batch system, ends the command, which keeps its findings as after Ctrl-C."""
+
+    def __init__(self, number: int) -> None:
+        """Take the number of the signal."""
+        super().__init__(signal_name(number))
+        self.exit_status = 128 + number
+
+
+def raise_terminated(number: int, frame: object) -> NoReturn:
+    """Handle a signal between runs, while no program is there to end first.
+
+    Raises:
+        Terminated: Always.
+    """
+    raise Terminated(number)
 
 
 def legible(text: str, encoding: str = "utf-8") -> str:

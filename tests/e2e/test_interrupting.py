@@ -157,6 +157,33 @@ def test_interrupting_the_search_for_causes_keeps_the_verdict(tmp_path: Path) ->
     assert [line.split()[0] for line in ended.stdout.rstrip().splitlines()[-2:]] == ["report", "details"]
 
 
+@pytest.mark.parametrize(
+    ("number", "search"), [(signal.SIGTERM, "run"), (signal.SIGHUP, "run"), (signal.SIGTERM, "_probe")]
+)
+def test_a_signal_between_runs_of_the_search_keeps_the_verdict(number: int, search: str, tmp_path: Path) -> None:
+    """As `timeout` and batch systems send it; while the runs are compared, no program is there to end first."""
+    command = f"""
+        import os, sys
+        from determinism.__main__ import main
+        from determinism.diagnose.investigation import Investigation
+
+        Investigation.run = lambda *_: os.kill(os.getpid(), {int(number)})
+        sys.argv[0] = "determinism"
+        main()
+    """
+    words = ("check", "--json", "r.json", "--output", "out", "--budget", "60", "--", *UNSEEDED)
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(command), *words],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 128 + number, ended.stderr
+    assert "Interrupted during the search for the cause; its findings so far are kept.\n" in ended.stderr
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert report["verdict"] == "different"
+    assert report["diagnosis"] == "The search for the cause was interrupted; the report shows what it had found."
+    assert (tmp_path / "out" / "report.html").exists()
+
+
 def test_interrupting_the_runs_for_evidence_keeps_the_verdict(tmp_path: Path) -> None:
     words = ("check", "--json", "r.json", "--output", "out", "--budget", "60", "--")
     ended = interrupt(tmp_path, *words, *UNSEEDED, at="out/evidence-run-1")

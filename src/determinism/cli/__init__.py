@@ -13,7 +13,7 @@ import click
 
 from determinism.cli.configuration import read_configuration, subcommands
 from determinism.cli.options import Reports
-from determinism.errors import legible
+from determinism.errors import legible, raise_terminated
 from determinism.types import __version__
 
 
@@ -67,6 +67,10 @@ def command_of(parts: Sequence[click.Command]) -> click.Group:
 
 def run_command(command: click.Group) -> NoReturn:
     """Run the command line; the exit status is 0 same, 1 different, 2 trouble or inconclusive."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # Ignored signals, as under `nohup`, stay ignored.
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, raise_terminated)
     try:
         status = _run(command)
         if sys.stdout is not None:
@@ -102,9 +106,9 @@ def _run(command: click.Group) -> int:
         error.show()
         _report_usage(error)
         return 2
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, click.Abort) as error:
         click.echo("determinism: Interrupted.", err=True)
-        return 128 + signal.SIGINT
+        return int(getattr(error.__cause__ or error, "exit_status", 128 + signal.SIGINT))
     except ImportError as error:
         from determinism.launch.interpreter import unusable
 

@@ -23,7 +23,7 @@ from determinism.cli.options import Reports, defect
 from determinism.comparison.result import Comparison, Recorded, RunSummary, Trouble
 from determinism.errors import DeterminismError, LaunchError, legible
 from determinism.launch.io import ends_mid_line
-from determinism.launch.program import INTERRUPTED, Interrupted, ProgressCallback
+from determinism.launch.program import Interrupted, ProgressCallback, interrupt_status
 from determinism.report.entries import path_text
 from determinism.types import Verdict
 
@@ -72,8 +72,8 @@ def reporting(reports: Reports = NOTHING, runs: Callable[[], list[RunSummary]] =
         fail(_without_verdict(text, runs()), reports, runs(), error.exit_status)
     except DeterminismError as error:
         fail(error, reports, runs())
-    except (KeyboardInterrupt, click.Abort):
-        fail(_without_verdict("Interrupted", runs()), reports, runs(), INTERRUPTED)
+    except (KeyboardInterrupt, click.Abort) as error:
+        fail(_without_verdict("Interrupted", runs()), reports, runs(), interrupt_status(error))
     except Exception as error:
         fail(defect(error, "there is no verdict"), reports, runs())
 

@@ -33,7 +33,7 @@ from determinism.diagnose.reproducer import NotReproducible, write_reproducer
 from determinism.errors import DeterminismError, TraceError
 from determinism.launch import runs
 from determinism.launch.io import OutputFolder
-from determinism.launch.program import INTERRUPTED, Announce, Interrupted
+from determinism.launch.program import Announce, Interrupted, interrupt_status
 from determinism.launch.runs import TICK_SECONDS, CheckRequest, RunSeries, file_notes
 from determinism.redaction import redacted
 from determinism.trace.files import make_private_folder
@@ -294,7 +294,7 @@ class EvidenceRuns:
         """Return whether the user ended a run before its purpose was achieved; if so, note it and warn."""
         if not isinstance(error, Interrupted | KeyboardInterrupt):
             return False
-        self.interrupt_status = error.exit_status if isinstance(error, Interrupted) else INTERRUPTED
+        self.interrupt_status = interrupt_status(error)
         self.warn(f"Interrupted before {what}; the findings so far are kept.")
         return True
 

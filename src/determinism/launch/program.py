@@ -135,6 +135,11 @@ INTERRUPTED = 128 + signal.SIGINT
 """Exit status, as in shells, of a command that the user ended with Ctrl-C."""
 
 
+def interrupt_status(error: BaseException) -> int:
+    """Return the exit status of a command that the user ended, by Ctrl-C or by another signal."""
+    return int(getattr(error, "exit_status", INTERRUPTED))
+
+
 _LOG_END_BYTES = 4_096
 _QUOTED_CHARACTERS = 200
 

@@ -21,7 +21,7 @@ from determinism.compile_caches import compile_cache_of
 from determinism.diagnose.experiments import Intervention
 from determinism.errors import LaunchError, UsageError, exit_phrase
 from determinism.launch.io import OutputFolder, StandardInput
-from determinism.launch.program import INTERRUPTED, Interrupted, ProgressCallback, Watching
+from determinism.launch.program import Interrupted, ProgressCallback, Watching, interrupt_status
 from determinism.launch.reading import LEFTOVERS_PREFIX
 from determinism.launch.record import RunResult, record_program
 from determinism.redaction import redacted_text
@@ -281,7 +281,7 @@ def end_search_early(
         warn("Interrupted during the search for the cause; its findings so far are kept.")
     else:
         warn(f"The search for the cause was stopped. {getattr(error, 'message', str(error))}")
-    return comparison, error.exit_status if isinstance(error, Interrupted) else INTERRUPTED
+    return comparison, interrupt_status(error)
 
 
 def without_traces(comparison: Comparison, output: OutputFolder) -> Comparison:
