@@ -174,12 +174,20 @@ def test_generators_that_are_seeded_only_after_the_divergence_are_tried_together
 
 def test_a_generator_of_a_library_and_the_turns_of_threads_are_tried_together_before_anything_unrelated() -> None:
     reseeded = FixedSource("/lib/sampler.py", 20, "unseeded-generator")
-    beside = replace(divergence(kind=Kind.RNG), thread="worker")
+    # The main thread had made more records when it made the generator than the worker when it drew; that says nothing about the order.
+    beside = replace(divergence(3, kind=Kind.RNG), thread="worker", stream="0.threads")
     library = replace(used(reseeded), is_in_library=True, led_by=(LedBy(used(CLOCK).site, None, False),))
     program = Pretended([(beside, ["thread-schedule", reseeded])], [library])
     comparison = investigated(program)
     assert {name for name, _ in found(comparison)} == {"outside-entropy", "shared-generator"}
     assert not any(("memory", Action.FIXED) in made.factors for made in program.made)
+
+
+def test_a_seed_is_not_called_late_by_the_records_of_another_thread() -> None:
+    beside = replace(divergence(3, kind=Kind.RNG), thread="worker", stream="0.threads")
+    program = Pretended([(beside, ["torch-seed"])])
+    program.seedings = {"torch": [(used(FixedSource("/p/train.py", 30, "seed-value")).site, 5)]}
+    assert found(investigated(program)) == [("seed-missing-torch", "confirmed")]
 
 
 def test_among_many_sources_the_one_at_fault_is_found_by_halving() -> None:

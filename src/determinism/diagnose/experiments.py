@@ -426,7 +426,8 @@ class Trial:
         late = []
         for library in SEEDED_LIBRARIES:
             calls = self.seedings.get(library, ())
-            if calls and all(records > divergence.record for _, records in calls):
+            is_late = divergence.stream is None and all(records > divergence.record for _, records in calls)
+            if calls and is_late:
                 late.append("python" if library == "random" else library)
         return [*self.unseeded, *(name for name in late if name not in self.unseeded)]
 

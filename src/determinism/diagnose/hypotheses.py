@@ -127,8 +127,8 @@ def _by_libraries(divergence: Divergence, sources: Sequence[Source]) -> Iterator
 
 
 def _may_come_before(source: Source, divergence: Divergence) -> bool:
-    """Whether a source was used before the divergence, or may have been: a timer fires at a different time in each run."""
-    is_elsewhere = source.recorded_as != divergence.process
+    """Whether a source was used before the divergence, or may have been: timers and threads have no order that is the same in each run."""
+    is_elsewhere = source.recorded_as != divergence.process or divergence.stream is not None
     return is_elsewhere or source.source == "timer" or source.records_at_first <= divergence.record
 
 

@@ -690,7 +690,7 @@ class Investigation:
     def _seeded_later(self, hypothesis: Hypothesis, divergence: Divergence) -> list[Frame]:
         """Return where a cause's generator was seeded after it had been drawn from."""
         library = next((name for name, cause in SEEDED_LIBRARIES.items() if cause == hypothesis.cause), None)
-        if library is None or self._probed is None:
+        if library is None or self._probed is None or divergence.stream is not None:
             return []
         drawn = divergence.record if hypothesis.source is None else hypothesis.source.records[0]
         calls = self._probed.seedings.get(library, ())
