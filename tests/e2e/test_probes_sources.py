@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
+from determinism.diagnose.code_changes import code_fix
 from determinism.diagnose.sources import seeding_calls
 from determinism.probes.child import FUNCTIONS
 from determinism.run_spec import FixedSource, ProbeRequest
@@ -630,3 +631,15 @@ def test_seeding_in_a_function_of_a_library_is_reported_at_the_line_that_calls_i
     for name in ("random", "torch"):
         [(site, _)] = seeding_calls(folder, name)
         assert (site.file, site.line, site.code) == (stage.main, 3, "seeding.seed_everything(3)")
+
+
+RESEEDED = "import numpy as np\ndraws = np.random.RandomState(1)\ndraws.seed()\nprint(draws.rand())\n"
+
+
+def test_a_generator_that_is_seeded_again_without_a_value_gets_one(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, RESEEDED)
+    [source] = stage.differing()
+    assert (source.source, source.site.line) == ("unseeded-generator", 3)
+    assert len({stage.fixed(source).stdout for _ in range(2)}) == 1
+    change = code_fix(source)
+    assert change is not None and change.code == "draws.seed(0)"

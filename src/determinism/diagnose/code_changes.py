@@ -251,9 +251,10 @@ def unseeded(place: Place) -> Change:
     edits = [module.first_argument(call, "0")]
     if last_part(call.func) == "from_non_deterministic_state":
         return [*edits, module.renamed(call.func, "from_seed")], ()
-    # `torch.seed()` and `Generator.seed()` take no seed; `random.seed()` and `numpy.random.seed()` do.
-    is_module = isinstance(call.func, ast.Attribute) and "random" in module.text_of(call.func.value).rpartition(".")[2]
-    if last_part(call.func) in ("seed", "seed_all") and isinstance(call.func, ast.Attribute) and not is_module:
+    # `torch.seed()` and `Generator.seed()` take no seed; `random.seed()`, `numpy.random.seed()` and `RandomState.seed()` do.
+    takes_seed = isinstance(call.func, ast.Attribute) and "random" in module.text_of(call.func.value).rpartition(".")[2]
+    takes_seed = takes_seed or b"RandomState(" in module.source
+    if last_part(call.func) in ("seed", "seed_all") and isinstance(call.func, ast.Attribute) and not takes_seed:
         if module.text_of(call.func.value) not in ("np.random", "numpy.random"):
             if last_part(call.func) == "seed" and not isinstance(module.parents.get(call), ast.Expr):
                 # It returns the seed, and `manual_seed` the generator.

@@ -487,7 +487,8 @@ class SourceTable:
         found = getattr(owner, name, None)
         if found is None:
             return
-        is_python = isinstance(found, types.FunctionType | types.MethodType | type)
+        # The functions of Cython are bound as those of Python are.
+        is_python = isinstance(found, types.FunctionType | types.MethodType | type) or hasattr(found, "func_globals")
         if owner is module or is_python:
             # It is kept alive so that no other object gets its identity.
             self._kept.append(found)

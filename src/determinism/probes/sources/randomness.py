@@ -256,7 +256,7 @@ def _from_the_system(use: Use, function: Function, arguments: tuple[Any, ...], k
 def _state_text(made: Any, function: Function) -> str | None:
     """A text for the state of the generator that was made or seeded."""
     if made is None:
-        return _state("numpy" if str(getattr(function, "__module__", "") or "").startswith("numpy") else "python")
+        made = getattr(function, "__self__", None)
     for name in ("bit_generator", "_bit_generator"):
         made = getattr(made, name, made)
     for name in ("state", "entropy"):
@@ -278,7 +278,7 @@ SEEDING_FUNCTIONS: tuple[SourceFunction, ...] = (
     *functions(UNSEEDED, _seeded_generator, "random", "seed Random"),
     *functions(
         UNSEEDED, _seeded_generator, "numpy.random",
-        "seed default_rng RandomState SeedSequence PCG64 PCG64DXSM MT19937 Philox SFC64",
+        "seed default_rng RandomState RandomState.seed SeedSequence PCG64 PCG64DXSM MT19937 Philox SFC64",
     ),
     *functions(UNSEEDED, _drawn, "torch", "seed Generator.seed"),
     *functions(UNSEEDED, _drawn, "torch.cuda", "seed seed_all"),
