@@ -1154,6 +1154,21 @@ def test_what_was_being_tried_is_possible_too_if_the_user_ends_the_search() -> N
     assert causes == [("seed-missing-torch", "possible"), ("listing-order", "possible")]
 
 
+def test_of_everything_that_was_being_tried_together_nothing_is_named() -> None:
+    class Interrupted(Pretended):
+        def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
+            if len(intervention.factors) > 4:
+                raise LaunchError("interrupted", "It was interrupted.")
+            return super().compare(intervention, runs=runs, may_be_short=may_be_short)
+
+    program = Interrupted([(divergence(), [LISTING, "hash-seed"])])
+    comparison = Comparison(Verdict.DIFFERENT, [], Recorded(), first_divergence=divergence())
+    investigation = Investigation(comparison, program)
+    with pytest.raises(LaunchError):
+        investigation.run()
+    assert len(program.made) > 5 and not investigation.diagnosis.causes
+
+
 def test_what_was_being_tried_is_not_named_beside_an_op_seen_to_vary_by_itself() -> None:
     class OutOfTime(Pretended):
         def compare(

@@ -739,8 +739,8 @@ class Investigation:
             kinds = hypotheses_of_kind(divergence) if varies_alone(divergence) else []
             self._causes += [cause_of(one, Status.LIKELY, []) for one in kinds]
             return
-        if not varies_alone(divergence):
-            self._causes += [cause_of(one, Status.POSSIBLE, []) for one in self._examined[:_FEW]]
+        if len(self._examined) <= _FEW and not varies_alone(divergence):
+            self._causes += [cause_of(one, Status.POSSIBLE, []) for one in self._examined]
         self._suppose(divergence, self._probed.sources)
 
     def _suppose(self, divergence: Divergence, sources: Sequence[Source]) -> None:
