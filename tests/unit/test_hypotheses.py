@@ -275,3 +275,14 @@ def test_the_text_gives_the_cause_of_a_race_unless_a_checkpoint_is_torn(cause: s
     (found,) = with_likely_lines([tried], [likely])
     expected = ("clock", (limit, used)) if cause == "thread-race" else (cause, (used,))
     assert (found.cause, found.sites) == expected
+
+
+@pytest.mark.parametrize(("is_in_library", "first"), [(True, "seed-missing-torch"), (False, "generator-unseeded")])
+def test_a_generator_that_a_library_makes_does_not_explain_that_of_the_framework(
+    is_in_library: bool, first: str
+) -> None:
+    site = SourceSite("/p/made.py", 5, 0, 5, 9, "main", "default_rng()")
+    made = Source(
+        "unseeded-generator", site, "main", "0", "MainThread", (1, 1), True, 0, (0, 0), ("1", "2"), is_in_library=is_in_library
+    )  # fmt: skip
+    assert hypotheses(divergence("aten::uniform_", Kind.RNG), [made], leftovers=())[0].cause == first

@@ -408,7 +408,8 @@ def _by_kind(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypo
         names = ("pipeline-order", "pipeline-parallel")
         if any(source.source == "pipeline-order" for source in sources):
             return
-    if divergence.kind is Kind.RNG and any(s.source in ("seed-value", "unseeded-generator") for s in sources):
+    own = {one.source for one in sources if one.source == "seed-value" or not one.is_in_library}
+    if divergence.kind is Kind.RNG and own & {"seed-value", "unseeded-generator"}:
         return
     if divergence.kind is Kind.UNINITIALIZED and divergence.allocated_at is not None:
         place = divergence.allocated_at
@@ -416,9 +417,8 @@ def _by_kind(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypo
         yield Hypothesis(
             "uninitialized-memory", Intervention(sources=frozenset({held})), sites_of(divergence), _evidence(divergence)
         )
-    for name in ("process-schedule", *names) if divergence.shares_memory else names:
-        if name != "patches" or may_be_patched(divergence.op):
-            yield _by_factor(name, divergence)
+    names = ("process-schedule", *names) if divergence.shares_memory else names
+    yield from (_by_factor(name, divergence) for name in names if name != "patches" or may_be_patched(divergence.op))
 
 
 def _by_arrival(divergence: Divergence) -> Iterator[Hypothesis]:
