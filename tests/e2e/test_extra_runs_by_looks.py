@@ -35,6 +35,27 @@ def test_a_loop_whose_end_depends_on_the_clock_gets_extra_runs(condition: str, e
     assert finished.report["extra_runs"] == {"count": extra, "racy": racy}
 
 
+OF_A_SET = """
+import torch
+
+names = ["a", "a"]
+labels = list(set(names))
+print(torch.tensor([labels.index(name) for name in names]).sum().item())
+"""
+
+
+@pytest.mark.parametrize(("salt", "extra"), [("random", 3), ("0", 0)])
+def test_a_program_that_uses_the_order_of_a_set_gets_extra_runs_unless_hashes_are_fixed(
+    salt: str, extra: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", salt)
+    (tmp_path / "train.py").write_text(OF_A_SET)
+    finished = check(tmp_path, "--", sys.executable, "train.py")
+    racy = ["the order of sets"] if extra else []
+    assert finished.report is not None
+    assert finished.report["extra_runs"] == {"count": extra, "racy": racy}
+
+
 CHILDREN = """
 import multiprocessing
 import torch

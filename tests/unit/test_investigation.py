@@ -1156,7 +1156,9 @@ def test_what_was_being_tried_is_possible_too_if_the_user_ends_the_search() -> N
 
 def test_of_everything_that_was_being_tried_together_nothing_is_named() -> None:
     class Interrupted(Pretended):
-        def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
+        def compare(
+            self, intervention: Intervention, *, runs: int, may_be_short: bool = False, past: Divergence | None = None
+        ) -> Trial:
             if len(intervention.factors) > 4:
                 raise LaunchError("interrupted", "It was interrupted.")
             return super().compare(intervention, runs=runs, may_be_short=may_be_short)

@@ -115,9 +115,11 @@ def test_environment() -> None:
 
 def test_extra_runs() -> None:
     text = text_of(make_comparison(extra_runs=3, racy=["threads", "pools"]))
-    assert "3 runs were made beyond the first two: the result may depend on timing (threads and pools)" in text
+    assert (
+        "3 runs were made beyond the first two: the result may depend on timing or chance (threads and pools)" in text
+    )
     text = text_of(make_comparison(racy=["threads"]))
-    assert "timing the result may depend on timing (threads), and may differ next time; -n 5" in text
+    assert "timing the result may depend on timing or chance (threads), and may differ next time; -n 5" in text
     assert "timing" not in text_of(make_comparison())
 
 

@@ -279,6 +279,10 @@ class Recorded:
         return min(1.0, spot.count / max(1, self.records + unrecorded))
 
 
+ORDER_OF_SETS = "the order of sets"
+"""In `Comparison.racy`: the salt of hashes decides, not timing."""
+
+
 @dataclass(frozen=True, repr=False)
 class Comparison:
     """The whole result of comparing two or more runs.
@@ -312,7 +316,7 @@ class Comparison:
     extra_runs: int = 0
     """How many more runs than requested were made, because two equal runs of such a program prove little."""
     racy: Sequence[str] = ()
-    """Activities of the program whose outcome depends on timing, such as `threads`."""
+    """Activities of the program whose outcome depends on timing or chance, such as `threads`."""
     open_settings: Sequence[tuple[str, str]] = ()
     """Name of each setting that could not be made in the first run, and the reason."""
     step_history: StepHistory | None = None

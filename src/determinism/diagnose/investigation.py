@@ -16,7 +16,7 @@ from determinism.comparison.divergence import (
     is_before,
     is_same_line,
 )
-from determinism.comparison.result import Comparison
+from determinism.comparison.result import ORDER_OF_SETS, Comparison
 from determinism.diagnose.experiments import (
     CLOCK,
     MOST_RUNS,
@@ -131,7 +131,7 @@ class Investigation:
         first = self.comparison.first_divergence
         evidence = self.comparison.evidence
         has_values = evidence is not None and evidence.source == "runs" and evidence.folder is not None
-        is_race = bool(self.comparison.racy) or (first is not None and _may_depend_on_timing(first))
+        is_race = bool({*self.comparison.racy} - {ORDER_OF_SETS}) or _may_depend_on_timing(first)
         self._occurrence = Occurrence(is_race=is_race)
         self._occurrence.note(different=1, is_short=False)
         for output in first.outputs[:1] if first is not None else ():
@@ -794,7 +794,9 @@ class Investigation:
         ]
 
 
-def _may_depend_on_timing(divergence: Divergence) -> bool:
+def _may_depend_on_timing(divergence: Divergence | None) -> bool:
     """Whether what differs may well be equal by chance."""
-    is_at_once = divergence.kind in (Kind.OP, Kind.MUTATION) or divergence.received_at is not None
-    return is_at_once or is_beside(divergence)
+    kinds = (Kind.OP, Kind.MUTATION)
+    return divergence is not None and (
+        divergence.kind in kinds or divergence.received_at is not None or is_beside(divergence)
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -17,7 +18,7 @@ from typing import Any, Self
 from determinism.comparison.divergence import Diagnosis, Divergence, Evidence, Status
 from determinism.comparison.ordered import compare_common_steps
 from determinism.comparison.partners import alone
-from determinism.comparison.result import Comparison
+from determinism.comparison.result import ORDER_OF_SETS, Comparison
 from determinism.diagnose.confirm import (
     MOST_BYTES,
     REPEATS,
@@ -384,6 +385,7 @@ def _seen(first: Divergence, *, moves: bool) -> str:
 # Work after which two equal runs prove little, so that more are made.
 
 
+_OF_SETS = "hash-order"
 TIMED_RULES = {
     "clock": "what the clock decides",
     "completion-order": "results in the order in which they arrive",
@@ -391,14 +393,16 @@ TIMED_RULES = {
     "machine-state": "choices by the load of the machine or its free memory",
     "program-output": "what another program draws at random",
     "query-result": "rows that a database draws at random",
+    _OF_SETS: ORDER_OF_SETS,
 }
 """Lint rules about timing and chance, with the work that each finds."""
 
 
 def timed_work(trace: Trace, rules: Sequence[str]) -> list[str]:
     """Return the work of a run that may depend on timing, judged by its appearance and by the rules in `TIMED_RULES` that fire."""
+    is_salted = os.environ.get("PYTHONHASHSEED") in (None, "", "random")
     return [
-        *(TIMED_RULES[rule] for rule in rules),
+        *(TIMED_RULES[rule] for rule in rules if is_salted or rule != _OF_SETS),
         *(["child processes that work side by side"] if _gets_from_children(trace) else []),
     ]
 

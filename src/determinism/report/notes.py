@@ -278,7 +278,7 @@ def _ending(run: RunSummary) -> str | None:
 def _extra_run_entries(comparison: Comparison) -> Iterator[Entry]:
     if not comparison.racy:
         return
-    because = f"the result may depend on timing ({listed(comparison.racy)}), and may differ next time"
+    because = f"the result may depend on timing or chance ({listed(comparison.racy)}), and may differ next time"
     if comparison.extra_runs:
         text = f"{counted(comparison.extra_runs, 'run was', 'runs were')} made beyond the first two: {because}"
         if comparison.verdict is Verdict.SAME:
