@@ -131,7 +131,8 @@ class Investigation:
         first = self.comparison.first_divergence
         evidence = self.comparison.evidence
         has_values = evidence is not None and evidence.source == "runs" and evidence.folder is not None
-        is_race = bool({*self.comparison.racy} - {ORDER_OF_SETS}) or _may_depend_on_timing(first)
+        is_race = bool({*self.comparison.racy} - {ORDER_OF_SETS})
+        is_race |= first is not None and _may_depend_on_timing(first)
         self._occurrence = Occurrence(is_race=is_race)
         self._occurrence.note(different=1, is_short=False)
         for output in first.outputs[:1] if first is not None else ():
@@ -772,9 +773,8 @@ class Investigation:
         if not any(cause.status is Status.CONFIRMED for cause in self._causes):
             # What the program's text shows comes before what runs that were equal by chance may have shown.
             shown = {as_named(cause) for cause in self._causes if cause.status is not Status.POSSIBLE}
-            likely = [
-                cause for cause in likely_causes_left(self.likely, self._is_tried) if as_named(cause) not in shown
-            ]
+            left = likely_causes_left(self.likely, self._is_tried)
+            likely = [cause for cause in left if as_named(cause) not in shown]
             said = {as_named(cause) for cause in likely}
             self._causes = [*likely, *(cause for cause in self._causes if as_named(cause) not in said)]
         elif self._unexplained is not None and self._found:
@@ -794,9 +794,7 @@ class Investigation:
         ]
 
 
-def _may_depend_on_timing(divergence: Divergence | None) -> bool:
+def _may_depend_on_timing(divergence: Divergence) -> bool:
     """Whether what differs may well be equal by chance."""
-    kinds = (Kind.OP, Kind.MUTATION)
-    return divergence is not None and (
-        divergence.kind in kinds or divergence.received_at is not None or is_beside(divergence)
-    )
+    is_at_once = divergence.kind in (Kind.OP, Kind.MUTATION) or divergence.received_at is not None
+    return is_at_once or is_beside(divergence)
