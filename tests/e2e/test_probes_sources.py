@@ -629,3 +629,17 @@ def test_a_generator_that_is_seeded_again_without_a_value_gets_one(tmp_path: Pat
     assert len({stage.fixed(source).stdout for _ in range(2)}) == 1
     change = code_fix(source)
     assert change is not None and change.code == "draws.seed(0)"
+
+
+def test_seeding_in_a_function_of_a_library_is_reported_at_the_line_that_calls_it(tmp_path: Path) -> None:
+    lines = (
+        "import random\nimport torch\ndef seed_everything(seed):\n    random.seed(seed)\n    torch.manual_seed(seed)\n"
+    )
+    stage = Stage(tmp_path, "import seeding\nprint(1)\nseeding.seed_everything(3)\n")
+    library = tmp_path / "site-packages" / "seeding"
+    library.mkdir(parents=True)
+    (library / "__init__.py").write_text(lines)
+    folder = stage.noted(PYTHONPATH=str(library.parent))
+    for name in ("random", "torch"):
+        [(site, _)] = seeding_calls(folder, name)
+        assert (site.file, site.line, site.code) == (stage.main, 3, "seeding.seed_everything(3)")

@@ -98,6 +98,22 @@ def test_causes_of_one_kind_share_the_fixes_in_order() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("title", "verified", "label"),
+    [
+        ("Seed Python's generator", True, "and"),
+        ("Seed Python's generator", False, "or"),
+        ("Or, start it with", True, None),
+    ],
+    ids=["both are needed", "not known", "one suffices"],
+)
+def test_a_second_fix_for_one_cause_says_whether_both_are_needed(title: str, verified: bool, label: str | None) -> None:
+    another = Fix("hash-value", title, "x", None, verified, 3)
+    lines = lines_of(explained(cause(), fixes=(FIX, another)), 80)
+    [found] = [line for line in lines if title.removeprefix("Or, ").lower() in line.lower()] or [None]
+    assert (None if found is None else found.split()[0]) == label
+
+
 def test_a_possible_cause_is_not_the_answer() -> None:
     lines = lines_of(explained(cause(status=Status.POSSIBLE)))
     assert lines[0].startswith("Different: an operation gave different results")

@@ -266,13 +266,13 @@ def places_used(folder: Path) -> frozenset[FixedSource]:
 
 
 def seeding_calls(folder: Path, library: str) -> list[tuple[SourceSite, int]]:
-    """Return where a run seeded the generators of a library, and how many records it had made before."""
+    """Return where the program seeded the generators of a library, perhaps through another one, and how many records it had made before."""
     found: dict[SourceSite, int] = {}
     for key in sorted(process_keys(folder)):
         for series in read_notes(folder, key).series.values():
             for note in series.notes:
                 if note["source"] == "seed-value" and library in (note.get("seeds") or ()):
-                    found.setdefault(_site(note), note["records"])
+                    found.setdefault(_site(note.get("led", note)), note["records"])
     return list(found.items())
 
 

@@ -321,13 +321,19 @@ def _cause_entries(content: Document) -> Iterator[Entry]:
         hints = []
         for number, fix in enumerate(belonging[:MOST_FIXES]):
             if not _is_alternative(fix, belonging):
-                yield from _fix_entries(fix, cause, "or" if number else "fix", command)
+                yield from _fix_entries(fix, cause, _joined(fix, belonging) if number else "fix", command)
     yield from hints
     possible = list(dict.fromkeys(_possible(cause) for cause in causes if cause["status"] == "possible"))
     for number, text in enumerate(possible[:MOST_POSSIBLE]):
         yield Entry(text, "" if number else "possible causes", Section.CAUSE)
     if len(possible) > MOST_POSSIBLE:
         yield Entry(f"and {len(possible) - MOST_POSSIBLE:,} more", section=Section.CAUSE)
+
+
+def _joined(fix: Document, fixes: Sequence[Document]) -> str:
+    """The label of a further fix for one cause: runs verified both together, or any one of them may do."""
+    are_together = fix["verified"] and fixes[0]["verified"] and not str(fix["title"]).startswith(_ALTERNATIVE)
+    return "and" if are_together else "or"
 
 
 def _is_alternative(fix: Document, fixes: Sequence[Document]) -> bool:
