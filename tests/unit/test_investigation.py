@@ -12,6 +12,7 @@ import pytest
 
 from determinism.comparison.divergence import Diagnosis, Divergence, Evidence, OutputDifference
 from determinism.comparison.result import Comparison, Leftover, Recorded
+from determinism.diagnose.confirm import EQUAL_HERE
 from determinism.diagnose.experiments import BudgetSpent, Hypothesis, Intervention, Rate, Trial, causes
 from determinism.diagnose.investigation import Investigation
 from determinism.diagnose.sources import LedBy, Source, SourceSite, Unprobed
@@ -1260,6 +1261,16 @@ def test_two_equal_runs_are_enough_for_an_unseeded_generator_unless_a_set_may_ha
     assert [(fix.verified, fix.runs, fix.steps) for fix in comparison.fixes] == [(True, runs, None)]
 
 
+@pytest.mark.parametrize(("note", "runs"), [("Not all tensors were kept, because they are large.", 2), (EQUAL_HERE, 5)])
+def test_further_runs_count_as_equal_only_if_their_values_were(note: str, runs: int) -> None:
+    random = divergence(kind=Kind.RNG)
+    seen = Diagnosis(evidence=Evidence("runs", "/evidence", note))
+    comparison = Comparison(Verdict.DIFFERENT, [], Recorded(), first_divergence=random, diagnosis=seen)
+    investigation = Investigation(comparison, Pretended([(random, ["torch-seed"])]), likely=[missing_seed()])
+    investigation.run()
+    assert [made.runs for made in investigation.diagnosis.experiments] == [runs]
+
+
 def test_experiments_use_short_runs_but_a_fix_is_verified_by_whole_ones(tmp_path: Path) -> None:
     listing = in_a_file(tmp_path, "names = os.listdir()", "listing", 8, 12)
     program = Changeable([(divergence(), [held(listing)])], [used(CLOCK), listing], early_steps=3)
@@ -1321,7 +1332,7 @@ def test_all_runs_of_a_race_are_whole_if_its_values_were_once_equal(elements: in
     racing = replace(divergence(kind=Kind.MUTATION), thread="worker")
     racing = replace(racing, outputs=(replace(racing.outputs[0], elements_different=elements),))
     program = Pretended([(racing, ["thread-schedule"])], early_steps=3, probes_are_short=True)
-    seen = Diagnosis(evidence=Evidence("runs", "/evidence", ""))
+    seen = Diagnosis(evidence=Evidence("runs", "/evidence", EQUAL_HERE))
     comparison = Comparison(Verdict.DIFFERENT, [], Recorded(), first_divergence=racing, diagnosis=seen)
     investigation = Investigation(comparison, program)
     investigation.run()

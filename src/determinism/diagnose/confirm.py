@@ -43,6 +43,7 @@ from determinism.trace.schema import (
 )
 from determinism.types import Kind, Phase
 
+EQUAL_HERE = "Two further runs had equal values here, so the size of the difference is not known."
 REPEATS = 100
 SECONDS = 5.0
 """Time for the repeats; an op that does not vary uses all of it, one that varies stops after REPEATS."""
@@ -409,7 +410,7 @@ def _with_values(
         outputs.append(output)
     note = ""
     if not has_seen and are_alike and outputs:
-        note = "Two further runs had equal values here, so the size of the difference is not known."
+        note = EQUAL_HERE
     elif not has_seen:
         note = "Two further runs had no values here that could be compared: they differ in number, shape or type."
     return replace(divergence, outputs=tuple(outputs)), note

@@ -17,6 +17,7 @@ from determinism.comparison.divergence import (
     is_same_line,
 )
 from determinism.comparison.result import ORDER_OF_SETS, Comparison
+from determinism.diagnose.confirm import EQUAL_HERE
 from determinism.diagnose.experiments import (
     CLOCK,
     MOST_RUNS,
@@ -130,7 +131,7 @@ class Investigation:
         self._held = self.plain
         first = self.comparison.first_divergence
         evidence = self.comparison.evidence
-        has_values = evidence is not None and evidence.source == "runs" and evidence.folder is not None
+        are_equal = evidence is not None and EQUAL_HERE in evidence.note
         is_race = bool({*self.comparison.racy} - {ORDER_OF_SETS})
         is_race |= first is not None and _may_depend_on_timing(first)
         self._occurrence = Occurrence(is_race=is_race)
@@ -138,8 +139,7 @@ class Investigation:
         for output in first.outputs[:1] if first is not None else ():
             if output.repeats and output.distinct:
                 self._occurrence.note_repeats(output.repeats, output.distinct, self.executions)
-            elif output.elements_different is not None or has_values:
-                # Two further runs kept their values; those runs are counted only where they differ.
+            elif output.elements_different is not None or are_equal:
                 self._occurrence.is_steady = bool(output.elements_different)
                 self._occurrence.note(different=self._occurrence.is_steady, is_short=True)
         self._found: list[_Found] = []
