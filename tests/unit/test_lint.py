@@ -329,6 +329,7 @@ def test_the_seed_of_a_worker_must_depend_on_the_worker(seed: str, is_alike: boo
     assert rules_in(text) == ["workers-alike"] * is_alike
 
 
+STUDY = "import optuna\nfrom optuna.samplers import TPESampler\nstudy = {}\nstudy.optimize(objective, n_trials=3)\n"
 SPACE = "import gymnasium as gym\ne = gym.make('a')\ns, _ = e.reset(seed=3)\nprint(s)\n"
 
 
@@ -337,6 +338,16 @@ SPACE = "import gymnasium as gym\ne = gym.make('a')\ns, _ = e.reset(seed=3)\npri
     [
         ("import tensorflow as tf\ng = tf.random.Generator.from_non_deterministic_state()\n", ["generator-unseeded"]),
         ("import tensorflow as tf\ng = tf.random.Generator.from_seed(1)\n", []),
+        (STUDY.format("optuna.create_study()"), ["generator-unseeded"]),
+        (STUDY.format("optuna.create_study(sampler=None, direction='minimize')"), ["generator-unseeded"]),
+        (STUDY.format("optuna.create_study(sampler=TPESampler())"), ["generator-unseeded"]),
+        (STUDY.format("optuna.create_study(sampler=TPESampler(seed=None))"), ["generator-unseeded"]),
+        (STUDY.format("optuna.create_study(sampler=TPESampler(seed=1))"), []),
+        (STUDY.format("optuna.create_study(sampler=optuna.samplers.RandomSampler(1))"), []),
+        (STUDY.format("optuna.create_study(**options)"), []),
+        (STUDY.format("optuna.create_study(sampler=sampler)"), []),
+        (STUDY.format("optuna.create_study()\nstudy.sampler = TPESampler(seed=1)"), []),
+        (STUDY.format("optuna.create_study()").replace("optimize", "enqueue_trial"), []),
         ("import tensorflow as tf\no = tf.data.Options()\no.deterministic = False\n", ["pipeline-order"]),
         ("import tensorflow as tf\no = tf.data.Options()\no.deterministic = True\n", []),
         ("import tensorflow as tf\n\ndef f(d, g):\n    return d.map(lambda x: x + tf.random.normal(()), num_parallel_calls=4)\n", ["pipeline-race"]),
@@ -578,6 +589,13 @@ def test_code_that_cannot_change_a_result_is_not_reported(text: str) -> None:
 )  # fmt: skip
 def test_similar_code_that_can_change_a_result_is_reported(text: str, rule: str) -> None:
     assert rules_in(text) == [rule]
+
+
+@pytest.mark.parametrize(("before", "severity"), [("", "differs"), ("study.enqueue_trial({'x': 1})\n", "may differ")])
+def test_a_study_that_is_given_the_values_of_trials_may_differ(before: str, severity: str) -> None:
+    study = STUDY.format("optuna.create_study()").replace("study.optimize", f"{before}study.optimize")
+    (found,) = lint_text(Source("program.py", study))
+    assert found.severity.value == severity
 
 
 @pytest.mark.parametrize(("again", "severity"), [("random.Random(3)", "may differ"), ("random.Random()", "differs")])

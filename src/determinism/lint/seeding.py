@@ -390,6 +390,30 @@ def of_spaces(text: Text) -> Iterator[Finding]:
             return
 
 
+def of_samplers(text: Text) -> Iterator[Finding]:
+    """Yield studies of Optuna whose sampler starts from random bytes."""
+    calls = [node for node in text.module.nodes if isinstance(node, ast.Call)]
+    if "optuna" not in text.module.packages or not any(last_part(call.func) in ("optimize", "ask") for call in calls):
+        return
+    # Trials whose values are given need no sampler.
+    is_given = any(last_part(call.func) == "enqueue_trial" for call in calls)
+    attributes = (node for node in text.module.nodes if isinstance(node, ast.Attribute))
+    is_replaced = any(one.attr == "sampler" and isinstance(one.ctx, ast.Store) for one in attributes)
+    for call in calls:
+        name = text.module.dotted(call.func)
+        is_study = name in ("optuna.create_study", "optuna.study.create_study") and not is_replaced
+        is_sampler = name.startswith("optuna.samplers.") and name.endswith("Sampler")
+        option, given = ("sampler", "optuna.samplers.TPESampler(seed=...)") if is_study else ("seed", "...")
+        is_set = any(
+            one.arg in (None, "base_sampler") or (one.arg == option and not is_none(one.value)) for one in call.keywords
+        )
+        # `RandomSampler` takes its seed by position.
+        if (is_study or is_sampler) and not is_set and not call.args:
+            message = "Optuna's sampler starts from random bytes of the operating system, so it suggests other values in each run."
+            severity = Severity.MAY_DIFFER if is_given else Severity.DIFFERS
+            yield text.finding("generator-unseeded", severity, f"{message} Pass {option}={given}.", call)
+
+
 def _is_space(node: ast.expr) -> bool:
     """Whether an expression is called the space of an environment, such as `env.action_space`."""
     return last_part(node).endswith(("action_space", "observation_space"))
@@ -768,5 +792,6 @@ def findings(text: Text) -> Iterator[Finding]:
     yield from of_values(text)
     yield from of_environments(text)
     yield from of_spaces(text)
+    yield from of_samplers(text)
     yield from of_keys(text)
     yield from of_workers(text)
