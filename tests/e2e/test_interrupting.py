@@ -163,11 +163,13 @@ def test_interrupting_the_search_for_causes_keeps_the_verdict(tmp_path: Path) ->
 def test_a_signal_between_runs_of_the_search_keeps_the_verdict(number: int, search: str, tmp_path: Path) -> None:
     """As `timeout` and batch systems send it; while the runs are compared, no program is there to end first."""
     command = f"""
-        import os, sys
+        import os, signal, sys
         from determinism.__main__ import main
         from determinism.diagnose.investigation import Investigation
 
-        Investigation.run = lambda *_: os.kill(os.getpid(), {int(number)})
+        # The tests may run where it is ignored, as under nohup.
+        signal.signal({int(number)}, signal.SIG_DFL)
+        Investigation.{search} = lambda *_: os.kill(os.getpid(), {int(number)})
         sys.argv[0] = "determinism"
         main()
     """
