@@ -619,6 +619,18 @@ def test_the_set_seed_of_a_library_counts_for_every_generator_that_it_seeds(tmp_
     assert lines["tensorflow"] == []
 
 
+BESIDE_NUMPY = (
+    "import numpy as np\nimport torch\nother = np.random.RandomState(1)\ng = torch.Generator()\ng.seed()\n"
+    "print(torch.rand(2, generator=g), other.rand())\n"
+)
+
+
+def test_a_generator_of_pytorch_is_seeded_as_such_in_a_file_that_makes_one_of_numpy(tmp_path: Path) -> None:
+    [source] = Stage(tmp_path, BESIDE_NUMPY).differing()
+    change = code_fix(source)
+    assert change is not None and change.code == "g.manual_seed(0)"
+
+
 RESEEDED = "import numpy as np\ndraws = np.random.RandomState(1)\ndraws.seed()\nprint(draws.rand())\n"
 
 

@@ -253,7 +253,7 @@ def unseeded(place: Place) -> Change:
         return [*edits, module.renamed(call.func, "from_seed")], ()
     # `torch.seed()` and `Generator.seed()` take no seed; `random.seed()`, `numpy.random.seed()` and `RandomState.seed()` do.
     takes_seed = isinstance(call.func, ast.Attribute) and "random" in module.text_of(call.func.value).rpartition(".")[2]
-    takes_seed = takes_seed or b"RandomState(" in module.source
+    takes_seed = takes_seed or (isinstance(call.func, ast.Attribute) and _is_random_state(module, call.func.value))
     if last_part(call.func) in ("seed", "seed_all") and isinstance(call.func, ast.Attribute) and not takes_seed:
         if module.text_of(call.func.value) not in ("np.random", "numpy.random"):
             if last_part(call.func) == "seed" and not isinstance(module.parents.get(call), ast.Expr):
@@ -261,6 +261,13 @@ def unseeded(place: Place) -> Change:
                 return [module.replaced(call, f"{module.text_of(call.func.value)}.manual_seed(0).initial_seed()")], ()
             edits.append(module.renamed(call.func, f"manual_{last_part(call.func)}"))
     return edits, ()
+
+
+def _is_random_state(module: Module, holder: ast.expr) -> bool:
+    """Whether a generator is NumPy's, by the call that makes it; where that is not seen, by what the file makes."""
+    values = module.given(module.scope_of(holder), holder.id) if isinstance(holder, ast.Name) else ()
+    made = {last_part(value.func) for value in values if isinstance(value, ast.Call)}
+    return "RandomState" in made if made else b"RandomState(" in module.source
 
 
 def seed_value(place: Place) -> Change:

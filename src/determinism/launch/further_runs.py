@@ -31,6 +31,7 @@ from determinism.diagnose.confirm import (
 )
 from determinism.diagnose.experiments import Hypothesis, is_never_seeded
 from determinism.diagnose.reproducer import NotReproducible, write_reproducer
+from determinism.environment import fixes_hashes
 from determinism.errors import DeterminismError, TraceError
 from determinism.launch import runs
 from determinism.launch.io import OutputFolder
@@ -400,7 +401,7 @@ TIMED_RULES = {
 
 def timed_work(trace: Trace, rules: Sequence[str]) -> list[str]:
     """Return the work of a run that may depend on timing, judged by its appearance and by the rules in `TIMED_RULES` that fire."""
-    is_salted = os.environ.get("PYTHONHASHSEED") in (None, "", "random")
+    is_salted = not fixes_hashes(os.environ)
     return [
         *(TIMED_RULES[rule] for rule in rules if is_salted or rule != _OF_SETS),
         *(["child processes that work side by side"] if _gets_from_children(trace) else []),
